@@ -1,0 +1,58 @@
+# How every target of this project is compiled, and the three verbs that rooms use.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(BATON_CCACHE ccache)
+if(BATON_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${BATON_CCACHE}")
+endif()
+find_program(BATON_MOLD mold)
+if(BATON_MOLD AND NOT BATON_SANITIZER)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+set(BATON_SANITIZER "" CACHE STRING "address,undefined or thread")
+if(BATON_SANITIZER)
+  add_compile_options(-fsanitize=${BATON_SANITIZER} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${BATON_SANITIZER})
+endif()
+
+add_library(baton_flags INTERFACE)
+target_compile_options(baton_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wold-style-cast -Wswitch-enum -Werror
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+target_include_directories(baton_flags INTERFACE
+  "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+
+# baton_room(NAME SOURCES.. DEPS.. LIBS..): one library a room. DEPS are rooms, LIBS are packages.
+function(baton_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPS;LIBS;PRIVATE_LIBS" ${ARGN})
+  list(TRANSFORM ROOM_DEPS PREPEND baton_ OUTPUT_VARIABLE deps)
+  if(ROOM_SOURCES)
+    add_library(baton_${name} STATIC ${ROOM_SOURCES})
+    target_link_libraries(baton_${name} PUBLIC baton_flags ${deps} ${ROOM_LIBS} PRIVATE ${ROOM_PRIVATE_LIBS})
+  else()
+    add_library(baton_${name} INTERFACE)
+    target_link_libraries(baton_${name} INTERFACE baton_flags ${deps} ${ROOM_LIBS})
+  endif()
+endfunction()
+
+# baton_test(NAME SOURCES.. DEPS.. LIBS.. LABELS.. TIMEOUT n): one GoogleTest program, one CTest entry.
+function(baton_test name)
+  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
+  list(TRANSFORM TEST_DEPS PREPEND baton_ OUTPUT_VARIABLE deps)
+  if(NOT TEST_LABELS)
+    set(TEST_LABELS unit)
+  endif()
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE baton_flags ${deps} ${TEST_LIBS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
+endfunction()
