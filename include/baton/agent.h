@@ -1,18 +1,19 @@
-// The hand-over engine of one rank of one instance: one owner thread that moves KV blocks from prefill (P) to decode (D)
-// instances by one-sided writes.
+// The hand-over engine of one rank of one instance: one owner thread that moves KV blocks from
+// prefill (P) to decode (D) instances by one-sided writes.
 //
-//   D: claim()          as soon as its server accepted the request: P's lease is renewed from here on [I5]
-//   D: register_blocks() in the step that reserves blocks: P may write from here on
-//   P: expect()         as soon as its server accepted the request: registrations wait instead of failing
-//   P: ready()          when blocks are computed, in one piece or several; the second of the two sides starts the write
-//   both: one Event::kEnded an attempt, through event_fd() and poll_events()
+//   D: claim()          as soon as its server accepted the request: P's lease is renewed from here
+//   on [I5] D: register_blocks() in the step that reserves blocks: P may write from here on P:
+//   expect()         as soon as its server accepted the request: registrations wait instead of
+//   failing P: ready()          when blocks are computed, in one piece or several; the second of
+//   the two sides starts the write both: one Event::kEnded an attempt, through event_fd() and
+//   poll_events()
 //
-// Threads: every method may be called from any thread and never waits for a peer, a socket or the owner thread; it
-// copies its arguments into a bounded queue. Answers that need a peer come as events. A full queue is
-// kResourceExhausted and nothing was accepted.
-// Ownership: the caller's KV memory (Geometry::regions) must outlive the agent. Blocks named in register_blocks()
-// belong to the agent until its end (or release) event; blocks named in ready() are read until P's end event and must
-// not change until then [I2].
+// Threads: every method may be called from any thread and never waits for a peer, a socket or the
+// owner thread; it copies its arguments into a bounded queue. Answers that need a peer come as
+// events. A full queue is kResourceExhausted and nothing was accepted. Ownership: the caller's KV
+// memory (Geometry::regions) must outlive the agent. Blocks named in register_blocks() belong to
+// the agent until its end (or release) event; blocks named in ready() are read until P's end event
+// and must not change until then [I2].
 #pragma once
 
 #include <chrono>
@@ -35,19 +36,22 @@ enum class Mode : std::uint8_t { kPush, kPull };
 enum class Role : std::uint8_t { kProducer, kConsumer, kBoth };
 
 struct AgentOptions {
-  std::string engine_id;             // stable name of the instance; 1 to 128 printable characters
+  std::string engine_id;  // stable name of the instance; 1 to 128 printable characters
   Role role = Role::kBoth;
   Mode mode = Mode::kPush;
-  std::string host = "127.0.0.1";    // where the control channel listens; anything but loopback is warned about [I10]
-  std::uint16_t port = 0;            // 0: the system chooses; control_address() tells
+  std::string host = "127.0.0.1";  // where the control channel listens; anything but loopback is
+                                   // warned about [I10]
+  std::uint16_t port = 0;          // 0: the system chooses; control_address() tells
   std::string fabric = "shm";
   std::chrono::milliseconds peer_timeout{5000};
   std::chrono::milliseconds lease{30000};
   std::chrono::milliseconds lease_renewal{5000};
   std::chrono::milliseconds transfer_timeout{60000};
-  std::uint32_t transfers_max = 4096;       // registered, expected or ready at once; more are refused
-  std::uint32_t quarantine_blocks_max = 0;  // a peer; past it that peer gets no new grant; 0: half of the pool
-  // P hashes each block before it writes it, D hashes what landed; unlike hashes end the attempt as failed(kCorrupt).
+  std::uint32_t transfers_max = 4096;  // registered, expected or ready at once; more are refused
+  std::uint32_t quarantine_blocks_max =
+      0;  // a peer; past it that peer gets no new grant; 0: half of the pool
+  // P hashes each block before it writes it, D hashes what landed; unlike hashes end the attempt as
+  // failed(kCorrupt).
   bool verify_blocks = false;
 };
 
@@ -59,50 +63,53 @@ struct PeerAddress {
   std::uint64_t incarnation = 0;  // 0: any
 };
 
-// D. `block_ids[g]` are the blocks of cache group g, one for each block of `range`, in token order; range.begin is a
-// multiple of the block size. An empty range says "nothing wanted, free it".
+// D. `block_ids[g]` are the blocks of cache group g, one for each block of `range`, in token order;
+// range.begin is a multiple of the block size. An empty range says "nothing wanted, free it".
 struct Registration {
   TransferId transfer;
   std::uint32_t binding = 0;
-  std::uint32_t attempt = 0;      // higher than any this D registered before under (transfer, binding)
+  std::uint32_t attempt = 0;  // higher than any this D registered before under (transfer, binding)
   PeerAddress peer;
   TokenRange range;
   std::vector<std::vector<BlockId>> block_ids;
-  std::uint32_t prompt_tokens = 0;                 // of the whole prompt; P refuses if its own count differs
-  std::chrono::milliseconds deadline{0};           // 0: transfer_timeout
+  std::uint32_t prompt_tokens = 0;        // of the whole prompt; P refuses if its own count differs
+  std::chrono::milliseconds deadline{0};  // 0: transfer_timeout
 };
 
-// P. A piece of finished blocks; pieces come in token order without gaps and the last one has `last` set.
+// P. A piece of finished blocks; pieces come in token order without gaps and the last one has
+// `last` set.
 struct ReadyPiece {
   TransferId transfer;
-  TokenRange range;                                // begin is a multiple of the block size
+  TokenRange range;  // begin is a multiple of the block size
   std::vector<std::vector<BlockId>> block_ids;
   bool last = true;
-  std::optional<TokenId> first_token;              // with the last piece: handed to D with the final message
+  std::optional<TokenId> first_token;  // with the last piece: handed to D with the final message
 };
 
 class Agent {
  public:
-  // Registers the memory, opens the control channel and starts the owner thread. Errors: a bad option or geometry
-  // (names the field), port in use, unsealed memfd.
-  static Result<std::unique_ptr<Agent>> create(const AgentOptions& options, const Geometry& geometry);
-  // Ends what is under way as failed(kShutdown) without events, stops writing, tells peers, joins the owner thread.
+  // Registers the memory, opens the control channel and starts the owner thread. Errors: a bad
+  // option or geometry (names the field), port in use, unsealed memfd.
+  static Result<std::unique_ptr<Agent>> create(const AgentOptions& options,
+                                               const Geometry& geometry);
+  // Ends what is under way as failed(kShutdown) without events, stops writing, tells peers, joins
+  // the owner thread.
   virtual ~Agent() = default;
 
   // D side.
   virtual Status claim(TransferId transfer, const PeerAddress& peer) = 0;
   virtual Status register_blocks(Registration registration) = 0;
-  // Takes the registration back; P keeps its blocks under the lease, and another attempt may follow. If P has begun to
-  // write, the attempt still ends (as cancelled) once P has drained.
+  // Takes the registration back; P keeps its blocks under the lease, and another attempt may
+  // follow. If P has begun to write, the attempt still ends (as cancelled) once P has drained.
   virtual Status withdraw(TransferId transfer) = 0;
 
   // P side.
   virtual Status expect(TransferId transfer, std::uint32_t prompt_tokens) = 0;
   virtual Status ready(ReadyPiece piece) = 0;
 
-  // Either side: the request is over. Ends the attempt as cancelled, tells the other side, frees P's blocks at once;
-  // D's stay quarantined until P drained or is fenced. Also forgets a claim or an expectation that never got further
-  // (no event then). Unknown ids are fine.
+  // Either side: the request is over. Ends the attempt as cancelled, tells the other side, frees
+  // P's blocks at once; D's stay quarantined until P drained or is fenced. Also forgets a claim or
+  // an expectation that never got further (no event then). Unknown ids are fine.
   virtual Status cancel(TransferId transfer) = 0;
 
   // Readable while events wait.

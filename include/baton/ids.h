@@ -1,4 +1,5 @@
-// Names of things that cross the hand-over. One thing has one name everywhere: code, flags, metrics, messages, docs.
+// Names of things that cross the hand-over. One thing has one name everywhere: code, flags,
+// metrics, messages, docs.
 #pragma once
 
 #include <array>
@@ -11,8 +12,8 @@
 
 namespace baton {
 
-// One request's KV moving from P's ranks to D's ranks. 128 unguessable bits, made by the router (or whoever places the
-// request). Text form: 32 lower-case hex digits.
+// One request's KV moving from P's ranks to D's ranks. 128 unguessable bits, made by the router (or
+// whoever places the request). Text form: 32 lower-case hex digits.
 struct TransferId {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -24,7 +25,8 @@ struct TransferId {
   static TransferId random();  // from the operating system's generator; any thread
 };
 
-// One process of one instance. A restart keeps the engine id and has a new incarnation: 64 random bits, never 0.
+// One process of one instance. A restart keeps the engine id and has a new incarnation: 64 random
+// bits, never 0.
 struct PeerId {
   std::string engine_id;
   std::uint64_t incarnation = 0;
@@ -39,16 +41,18 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
-// Which try of a transfer: the router raises `binding` when it chooses another D, D raises `attempt` each time it
-// registers again. The highest (binding, attempt) stands, older ones are superseded.
+// Which try of a transfer: the router raises `binding` when it chooses another D, D raises
+// `attempt` each time it registers again. The highest (binding, attempt) stands, older ones are
+// superseded.
 struct Attempt {
   std::uint32_t binding = 0;
   std::uint32_t attempt = 0;
   auto operator<=>(const Attempt&) const = default;
 };
 
-// D's completion slot for one (transfer, writer rank). As a 32-bit immediate: index in the low 20 bits, generation in
-// the high 12. A slot is granted again only after its writer drained, under the next generation.
+// D's completion slot for one (transfer, writer rank). As a 32-bit immediate: index in the low 20
+// bits, generation in the high 12. A slot is granted again only after its writer drained, under the
+// next generation.
 struct Slot {
   static constexpr std::uint32_t kIndexBits = 20;
   static constexpr std::uint32_t kIndexMask = (1U << kIndexBits) - 1;
@@ -62,7 +66,7 @@ struct Slot {
   static Slot from_immediate(std::uint32_t imm) { return {imm & kIndexMask, imm >> kIndexBits}; }
 };
 
-using Epoch = std::uint64_t;    // of a grant: D counts its grants, never reused within an incarnation
+using Epoch = std::uint64_t;  // of a grant: D counts its grants, never reused within an incarnation
 using BlockId = std::uint32_t;  // index of a block in an instance's pool
 using TokenId = std::int32_t;
 

@@ -8,29 +8,32 @@
 namespace baton {
 
 // Upper bounds in seconds: from ten microseconds to a minute.
-inline constexpr std::array<double, 18> kHandoverSeconds{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3,
-                                                         1e-2, 2.5e-2, 5e-2, 0.1,  0.25,   0.5,  1.0,  10.0,   60.0};
+inline constexpr std::array<double, 18> kHandoverSeconds{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4,
+                                                         1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2,
+                                                         0.1,  0.25,   0.5,  1.0,  10.0,   60.0};
 
 struct AgentMetrics {
   // Ends of attempts on this side.
   Counter prefill_done, prefill_failed, prefill_cancelled;
   Counter decode_done, decode_failed, decode_cancelled;
   // Payload.
-  Counter bytes_written, writes_posted, runs_merged, blocks_written, bytes_received, blocks_received;
+  Counter bytes_written, writes_posted, runs_merged, blocks_written, bytes_received,
+      blocks_received;
   Counter immediates_received, immediates_unknown;
   Counter blocks_verified, blocks_corrupt;
   // The contract at work.
-  Counter stale_messages;     // of an old incarnation, connection, attempt or generation [I6]
-  Counter refused_messages;   // hostile or malformed [I7]
-  Counter refused_peers;      // at the handshake [I9]
+  Counter stale_messages;    // of an old incarnation, connection, attempt or generation [I6]
+  Counter refused_messages;  // hostile or malformed [I7]
+  Counter refused_peers;     // at the handshake [I9]
   Counter leases_expired, leases_renewed, retransmits, peers_lost;
   Gauge transfers_prefill, transfers_decode;  // open now
   Gauge blocks_quarantined, leases_held, peers_connected;
-  // Parts of a hand-over, seconds. P: match (later of registration and ready -> first write), write (first write ->
-  // last completion). D: handover (registered -> told), detect (last immediate -> told), register_wait on P (ready
-  // before registration).
-  Histogram match_seconds{kHandoverSeconds}, write_seconds{kHandoverSeconds}, handover_seconds{kHandoverSeconds},
-      detect_seconds{kHandoverSeconds}, register_wait_seconds{kHandoverSeconds};
+  // Parts of a hand-over, seconds. P: match (later of registration and ready -> first write), write
+  // (first write -> last completion). D: handover (registered -> told), detect (last immediate ->
+  // told), register_wait on P (ready before registration).
+  Histogram match_seconds{kHandoverSeconds}, write_seconds{kHandoverSeconds},
+      handover_seconds{kHandoverSeconds}, detect_seconds{kHandoverSeconds},
+      register_wait_seconds{kHandoverSeconds};
 };
 
 }  // namespace baton

@@ -1,7 +1,9 @@
-// What a call of Baton answers: a value, or an Error that says what was wrong in words for a person.
+// What a call of Baton answers: a value, or an Error that says what was wrong in words for a
+// person.
 //
-// Three kinds of trouble are kept apart. A fault of the program itself is a BATON_CHECK (base/check.h) and ends it.
-// An expected failure of a call is a Result. Trouble after a request was accepted is an Event (events.h).
+// Three kinds of trouble are kept apart. A fault of the program itself is a BATON_CHECK
+// (base/check.h) and ends it. An expected failure of a call is a Result. Trouble after a request
+// was accepted is an Event (events.h).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,8 @@ enum class Errc : std::uint8_t {
 
 std::string_view to_string(Errc code);
 
-// `message` is one sentence without a final dot; where values disagree it names the field and both values.
+// `message` is one sentence without a final dot; where values disagree it names the field and both
+// values.
 struct Error {
   Errc code = Errc::kInternal;
   std::string message;

@@ -1,5 +1,6 @@
-// Time as the hand-over sees it: nanoseconds of a monotonic clock, handed in by whoever drives. Deadlines never cross
-// between processes as points in time, only as durations, so that clock skew is harmless.
+// Time as the hand-over sees it: nanoseconds of a monotonic clock, handed in by whoever drives.
+// Deadlines never cross between processes as points in time, only as durations, so that clock skew
+// is harmless.
 #pragma once
 
 #include <chrono>
@@ -13,6 +14,8 @@ using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 inline constexpr Time kNever = Time::max();
 
 // The real clock. handover/ never calls it: it is told the time.
-inline Time now() { return std::chrono::steady_clock::now(); }
+inline Time now() {
+  return std::chrono::steady_clock::now();
+}
 
 }  // namespace baton

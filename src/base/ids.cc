@@ -16,7 +16,9 @@ std::uint64_t random_u64() {
   return value;
 }
 
-std::string TransferId::to_string() const { return fmt::format("{:016x}{:016x}", high, low); }
+std::string TransferId::to_string() const {
+  return fmt::format("{:016x}{:016x}", high, low);
+}
 
 std::optional<TransferId> TransferId::parse(std::string_view text) {
   if (text.size() != 32) return std::nullopt;
@@ -36,8 +38,12 @@ std::optional<TransferId> TransferId::parse(std::string_view text) {
   return TransferId{halves[0], halves[1]};
 }
 
-TransferId TransferId::random() { return {random_u64(), random_u64()}; }
+TransferId TransferId::random() {
+  return {random_u64(), random_u64()};
+}
 
-std::string PeerId::to_string() const { return fmt::format("{}#{:016x}", engine_id, incarnation); }
+std::string PeerId::to_string() const {
+  return fmt::format("{}#{:016x}", engine_id, incarnation);
+}
 
 }  // namespace baton

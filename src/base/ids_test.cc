@@ -19,7 +19,9 @@ TEST(TransferId, RefusesWhatIsNotThirtyTwoLowerCaseHexDigits) {
   EXPECT_FALSE(TransferId::parse("0123456789abcdeffedcba98765432-0"));
 }
 
-TEST(TransferId, RandomOnesDiffer) { EXPECT_NE(TransferId::random(), TransferId::random()); }
+TEST(TransferId, RandomOnesDiffer) {
+  EXPECT_NE(TransferId::random(), TransferId::random());
+}
 
 TEST(Slot, ImmediateRoundTripsAtTheEdges) {
   for (const Slot slot : {Slot{0, 0}, Slot{Slot::kIndexMask, 0}, Slot{0, Slot::kGenerationMask},

@@ -1,5 +1,6 @@
-// One line a fact, to standard error: time, level, text. Logged once, by whoever first decides that it is one. Call from
-// any thread; never once a block or once a token. BATON_LOG_LEVEL={debug,info,warning,error,off} sets the level.
+// One line a fact, to standard error: time, level, text. Logged once, by whoever first decides that
+// it is one. Call from any thread; never once a block or once a token.
+// BATON_LOG_LEVEL={debug,info,warning,error,off} sets the level.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +17,8 @@ void set_name(std::string_view name);  // shown in each line, e.g. "decode"; bef
 
 template <typename... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kDebug)) write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
+  if (enabled(Level::kDebug))
+    write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
 }
 template <typename... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {
@@ -24,11 +26,13 @@ void info(fmt::format_string<Args...> format, Args&&... args) {
 }
 template <typename... Args>
 void warning(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kWarning)) write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
+  if (enabled(Level::kWarning))
+    write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
 }
 template <typename... Args>
 void error(fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(Level::kError)) write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
+  if (enabled(Level::kError))
+    write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace baton::log

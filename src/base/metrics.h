@@ -1,5 +1,5 @@
-// Counters that any thread may raise and a scrape may read: relaxed atomics, no locks, no names. serving/ gives them
-// names in /metrics.
+// Counters that any thread may raise and a scrape may read: relaxed atomics, no locks, no names.
+// serving/ gives them names in /metrics.
 #pragma once
 
 #include <array>
@@ -47,7 +47,9 @@ class Histogram {
     }
   }
   std::span<const double> bounds() const { return {bounds_.data(), size_}; }
-  std::uint64_t count(std::size_t bucket) const { return counts_[bucket].load(std::memory_order_relaxed); }
+  std::uint64_t count(std::size_t bucket) const {
+    return counts_[bucket].load(std::memory_order_relaxed);
+  }
   double sum() const { return sum_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,6 +1,7 @@
-// A bounded queue from many threads to one, for the hand-over's submissions and for its events. `try_push` never waits
-// for room: a full queue is the caller's answer, not a delay. The lock is held only to move one element, so a push
-// costs well under a microsecond; batches are taken in one go by the single consumer.
+// A bounded queue from many threads to one, for the hand-over's submissions and for its events.
+// `try_push` never waits for room: a full queue is the caller's answer, not a delay. The lock is
+// held only to move one element, so a push costs well under a microsecond; batches are taken in one
+// go by the single consumer.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ class BoundedQueue {
     return true;
   }
 
-  // The one consumer. Swaps everything out into `out` (emptied first); keeps both buffers' capacity.
+  // The one consumer. Swaps everything out into `out` (emptied first); keeps both buffers'
+  // capacity.
   void take_all(std::vector<T>& out) {
     out.clear();
     const std::lock_guard lock(mutex_);

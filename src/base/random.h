@@ -1,5 +1,6 @@
-// Randomness. `random_u64` is the operating system's (ids that must not be guessed). `Rng` is ours and seeded, the same
-// on every machine and library (fault choices, sampling, synthetic weights): xoshiro256**, seeded by splitmix64.
+// Randomness. `random_u64` is the operating system's (ids that must not be guessed). `Rng` is ours
+// and seeded, the same on every machine and library (fault choices, sampling, synthetic weights):
+// xoshiro256**, seeded by splitmix64.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,9 @@ class Rng {
   std::uint64_t below(std::uint64_t n) { return next() % n; }
   // Uniform in [0, 1) with 53 bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
-  bool chance(std::uint32_t numerator, std::uint32_t denominator) { return below(denominator) < numerator; }
+  bool chance(std::uint32_t numerator, std::uint32_t denominator) {
+    return below(denominator) < numerator;
+  }
 
  private:
   static std::uint64_t rotl(std::uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }

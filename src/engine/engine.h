@@ -1,9 +1,9 @@
-// One inference instance: continuous batching over a paged KV pool, prefill and decode on one step loop, and the
-// hand-over of KV blocks to or from another instance through include/baton.
+// One inference instance: continuous batching over a paged KV pool, prefill and decode on one step
+// loop, and the hand-over of KV blocks to or from another instance through include/baton.
 //
-// Threads: submit() and abort() from any thread, never waiting; one engine thread runs steps and calls the requests'
-// callbacks, which must not block. The engine thread sleeps while there is nothing to do: a submission, an abort or an
-// event of the agent wakes it.
+// Threads: submit() and abort() from any thread, never waiting; one engine thread runs steps and
+// calls the requests' callbacks, which must not block. The engine thread sleeps while there is
+// nothing to do: a submission, an abort or an event of the agent wakes it.
 #pragma once
 
 #include <chrono>
@@ -34,11 +34,12 @@ struct SamplingParams {
   bool ignore_eos = false;
 };
 
-// Who samples the first token: P (and hands it over with the last block), or D (which computes the last prompt token
-// again).
+// Who samples the first token: P (and hands it over with the last block), or D (which computes the
+// last prompt token again).
 enum class FirstToken : std::uint8_t { kPrefill, kDecode };
 
-// This instance is P for the request: it prefills, keeps the blocks for D, and ends when they are handed over.
+// This instance is P for the request: it prefills, keeps the blocks for D, and ends when they are
+// handed over.
 struct RemoteDecode {
   TransferId transfer;
   FirstToken first_token = FirstToken::kPrefill;
@@ -56,7 +57,7 @@ struct Request {
   std::string id;  // for logs; unique among the running ones
   std::vector<TokenId> prompt;
   SamplingParams sampling;
-  std::optional<RemoteDecode> remote_decode;    // at most one of the two
+  std::optional<RemoteDecode> remote_decode;  // at most one of the two
   std::optional<RemotePrefill> remote_prefill;
   std::optional<std::chrono::milliseconds> transfer_timeout;
 };
@@ -65,58 +66,66 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kHandedOver, kAborted, 
 
 // What one request has to tell. Zero or more with `finish` unset, then exactly one with it set.
 struct Output {
-  std::string text;               // newly released text: whole characters, stop strings held back
-  std::vector<TokenId> tokens;    // newly sampled
-  bool is_first_token = false;    // `tokens` starts with the request's first token (always an Output of its own)
-  bool prefilled = false;         // P: the blocks are pinned under the lease; with kPrefill comes the first token
+  std::string text;             // newly released text: whole characters, stop strings held back
+  std::vector<TokenId> tokens;  // newly sampled
+  bool is_first_token =
+      false;  // `tokens` starts with the request's first token (always an Output of its own)
+  bool prefilled =
+      false;  // P: the blocks are pinned under the lease; with kPrefill comes the first token
   std::optional<FinishReason> finish;
   std::optional<std::string> stop_reason;  // the stop string that ended it
-  Error error;                    // with kError
+  Error error;                             // with kError
   // With `finish`:
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;  // prompt positions this instance ran through the model
-  std::optional<Event> handover;  // this side's end of the hand-over
+  std::optional<Event> handover;             // this side's end of the hand-over
   std::int64_t first_token_time = 0, second_token_time = 0;  // CLOCK_MONOTONIC, ns
 };
 using OutputCallback = std::function<void(Output&&)>;
 
-// What D does when a transfer fails (vLLM's kv_load_failure_policy): prefill the prompt itself, or answer an error.
+// What D does when a transfer fails (vLLM's kv_load_failure_policy): prefill the prompt itself, or
+// answer an error.
 enum class LoadFailurePolicy : std::uint8_t { kFail, kRecompute };
 
 struct EngineOptions {
   std::uint32_t block_size = 16;
-  std::uint32_t num_blocks = 0;              // 0: enough for max_num_seqs sequences of max_model_len, at most kv_cache_bytes
+  std::uint32_t num_blocks =
+      0;  // 0: enough for max_num_seqs sequences of max_model_len, at most kv_cache_bytes
   std::uint64_t kv_cache_bytes = 1ULL << 30;
-  std::uint32_t max_model_len = 0;           // 0: the model's context
+  std::uint32_t max_model_len = 0;  // 0: the model's context
   std::uint32_t max_num_seqs = 64;
   std::uint32_t max_num_batched_tokens = 512;
-  std::uint32_t waiting_max = 4096;          // queued requests; more are refused with kResourceExhausted
+  std::uint32_t waiting_max = 4096;  // queued requests; more are refused with kResourceExhausted
   model::KvDtype kv_dtype = model::KvDtype::kBfloat16;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
-  bool poison_blocks = false;                // debug: fill blocks with a pattern before they are granted to P
-  std::optional<AgentOptions> agent;         // unset: no hand-over, every request runs here from end to end
+  bool poison_blocks = false;  // debug: fill blocks with a pattern before they are granted to P
+  std::optional<AgentOptions>
+      agent;  // unset: no hand-over, every request runs here from end to end
 };
 
 class Engine {
  public:
-  // Allocates the KV pool (a sealed memfd), warms it, makes the agent and starts the engine thread. Takes the model.
+  // Allocates the KV pool (a sealed memfd), warms it, makes the agent and starts the engine thread.
+  // Takes the model.
   static Result<std::unique_ptr<Engine>> create(std::unique_ptr<model::Model> model,
                                                 std::shared_ptr<const model::Tokenizer> tokenizer,
                                                 const EngineOptions& options);
   virtual ~Engine() = default;  // aborts what runs (each callback hears kAborted), then joins
 
-  // Errors, nothing accepted: empty or over-long prompt (names both numbers), token out of vocabulary, prompt plus
-  // max_tokens over max_model_len, role that does not fit (remote_decode on a consumer), queue full, stopping.
+  // Errors, nothing accepted: empty or over-long prompt (names both numbers), token out of
+  // vocabulary, prompt plus max_tokens over max_model_len, role that does not fit (remote_decode on
+  // a consumer), queue full, stopping.
   virtual Status submit(Request request, OutputCallback callback) = 0;
-  // Ends the request as kAborted (after which the callback is not called again); unknown ids are fine.
+  // Ends the request as kAborted (after which the callback is not called again); unknown ids are
+  // fine.
   virtual void abort(const std::string& id) = 0;
 
   virtual const EngineOptions& options() const = 0;  // with every 0 replaced by what was chosen
   virtual const model::ModelConfig& model_config() const = 0;
   virtual const std::string& kernel_family() const = 0;
   virtual const EngineMetrics& metrics() const = 0;
-  virtual const Agent* agent() const = 0;            // null without hand-over
+  virtual const Agent* agent() const = 0;  // null without hand-over
   // free, used and quarantined blocks at this moment; they add up to the pool.
   struct Blocks {
     std::uint32_t free = 0, used = 0, quarantined = 0, total = 0;

@@ -1,4 +1,5 @@
-// The engine's counters: raised by the engine thread, read by a scrape. Named in serving/ as vLLM names them.
+// The engine's counters: raised by the engine thread, read by a scrape. Named in serving/ as vLLM
+// names them.
 #pragma once
 
 #include <array>
@@ -7,18 +8,19 @@
 
 namespace baton::engine {
 
-inline constexpr std::array<double, 16> kRequestSeconds{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
-                                                        0.25,  0.5,   0.75, 1.0,  2.5,  5.0,  10.0, 60.0};
+inline constexpr std::array<double, 16> kRequestSeconds{
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0};
 
 struct EngineMetrics {
   Gauge requests_running, requests_waiting, requests_waiting_for_remote_kv;
   Gauge blocks_free, blocks_used, blocks_quarantined;
-  Counter prompt_tokens, generation_tokens;       // prompt tokens of accepted requests; sampled tokens
-  Counter computed_prompt_tokens;                 // prompt positions run through the model here
+  Counter prompt_tokens, generation_tokens;  // prompt tokens of accepted requests; sampled tokens
+  Counter computed_prompt_tokens;            // prompt positions run through the model here
   Counter finished_stop, finished_length, finished_handed_over, finished_aborted, finished_error;
   Counter steps, preemptions, kv_load_failures, kv_load_recomputed;
-  Histogram time_to_first_token_seconds{kRequestSeconds}, inter_token_latency_seconds{kRequestSeconds},
-      e2e_request_latency_seconds{kRequestSeconds}, request_queue_time_seconds{kRequestSeconds};
+  Histogram time_to_first_token_seconds{kRequestSeconds},
+      inter_token_latency_seconds{kRequestSeconds}, e2e_request_latency_seconds{kRequestSeconds},
+      request_queue_time_seconds{kRequestSeconds};
 };
 
 }  // namespace baton::engine

@@ -1,11 +1,14 @@
-// The port to whatever carries bytes: register memory once, connect, write one-sidedly with a 32-bit immediate, poll.
+// The port to whatever carries bytes: register memory once, connect, write one-sidedly with a
+// 32-bit immediate, poll.
 //
-// Shaped after libfabric's reliable datagram endpoint (one-sided write with remote CQ data): one local and one remote
-// segment a write, no ordering between writes or between immediates, and a local completion that may come before the
-// remote side can see the bytes unless `delivery_complete`. Adapters: shm/ (same host), sim/ (the fake, the strictest).
+// Shaped after libfabric's reliable datagram endpoint (one-sided write with remote CQ data): one
+// local and one remote segment a write, no ordering between writes or between immediates, and a
+// local completion that may come before the remote side can see the bytes unless
+// `delivery_complete`. Adapters: shm/ (same host), sim/ (the fake, the strictest).
 //
-// Threads: the agent's owner thread makes every call. No call waits: what takes time ends in an event from poll().
-// Errors of a posted operation are completions, never return values; a return value says that nothing was posted.
+// Threads: the agent's owner thread makes every call. No call waits: what takes time ends in an
+// event from poll(). Errors of a posted operation are completions, never return values; a return
+// value says that nothing was posted.
 #pragma once
 
 #include <cstddef>
@@ -34,17 +37,20 @@ struct OutboundId {
 };
 
 struct Capabilities {
-  std::string name;                        // "shm", "sim"
-  // True: a completion means that the remote side sees the bytes; then data writes may go without an immediate and one
-  // last 0-byte write carries it. False: every write must carry an immediate and the receiver counts.
+  std::string name;  // "shm", "sim"
+  // True: a completion means that the remote side sees the bytes; then data writes may go without
+  // an immediate and one last 0-byte write carries it. False: every write must carry an immediate
+  // and the receiver counts.
   bool delivery_complete = false;
   std::uint32_t writes_in_flight_max = 0;  // posted and not completed, all peers together
   std::uint64_t write_bytes_max = 0;       // of one write
-  std::uint32_t immediates_max = 0;        // that may wait unpolled at a receiver: the sum of credits stays below it
+  std::uint32_t immediates_max =
+      0;  // that may wait unpolled at a receiver: the sum of credits stays below it
 };
 
-// One write. `length` 0 with an immediate is allowed. Local and remote are places in registered regions; the adapter
-// checks both against the bounds of what was registered and exchanged, and refuses what does not fit.
+// One write. `length` 0 with an immediate is allowed. Local and remote are places in registered
+// regions; the adapter checks both against the bounds of what was registered and exchanged, and
+// refuses what does not fit.
 struct Write {
   OutboundId to;
   std::uint32_t local_region = 0;
@@ -62,9 +68,11 @@ struct FabricEvent {
     kConnectFailed,   // outbound is gone; `error` says why
     kWriteDone,       // context: completed; the local memory may change again
     kWriteFailed,     // context, error: it may or may not have landed, wholly or in part
-    kOutboundClosed,  // outbound: after the last completion of that outbound; nothing of it is under way
+    kOutboundClosed,  // outbound: after the last completion of that outbound; nothing of it is
+                      // under way
     kImmediate,       // inbound, immediate: all bytes of that write are visible
-    kInboundFenced,   // inbound: no byte of that writer can land any more, ever. Last event of that inbound
+    kInboundFenced,   // inbound: no byte of that writer can land any more, ever. Last event of that
+                      // inbound
   };
   Kind kind = Kind::kWriteDone;
   InboundId inbound;
@@ -80,34 +88,39 @@ class Fabric {
   virtual const Capabilities& capabilities() const = 0;
 
   // Once, before anything else. Places in a region are offsets from its base; its length is
-  // (num_blocks - 1) * stride_bytes + block_bytes. Errors: unsealed memfd, unsupported memory kind, overflow.
+  // (num_blocks - 1) * stride_bytes + block_bytes. Errors: unsealed memfd, unsupported memory kind,
+  // overflow.
   virtual Status register_regions(std::span<const Region> regions) = 0;
 
-  // Receiver: lets one peer incarnation write here. The offer goes to that peer in the handshake (at most 4 KiB).
+  // Receiver: lets one peer incarnation write here. The offer goes to that peer in the handshake
+  // (at most 4 KiB).
   struct Inbound {
     InboundId id;
     Bytes offer;
   };
   virtual Result<Inbound> open_inbound(const PeerId& writer) = 0;
-  // Receiver: asks for the fence. kInboundFenced follows when nothing of that writer can land any more (shm: its process
-  // is dead by pidfd, or it never connected and the offer is void; never by time). May also come unasked when the writer
-  // dies.
+  // Receiver: asks for the fence. kInboundFenced follows when nothing of that writer can land any
+  // more (shm: its process is dead by pidfd, or it never connected and the offer is void; never by
+  // time). May also come unasked when the writer dies.
   virtual void fence_inbound(InboundId inbound) = 0;
 
-  // Writer: connects to what `offer` describes; `regions` are the peer's, as the validated handshake gave them (base
-  // pointers are never used, only stride, size and count). The offer is hostile input. kConnected or kConnectFailed
-  // follows.
+  // Writer: connects to what `offer` describes; `regions` are the peer's, as the validated
+  // handshake gave them (base pointers are never used, only stride, size and count). The offer is
+  // hostile input. kConnected or kConnectFailed follows.
   virtual Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
                                      std::span<const Region> regions) = 0;
   // Writer: no more writes; what is posted completes or fails, then kOutboundClosed.
   virtual void close_outbound(OutboundId outbound) = 0;
 
-  // Writer. kResourceExhausted: try after a completion. Other errors: a range out of bounds, an unknown or closed peer.
+  // Writer. kResourceExhausted: try after a completion. Other errors: a range out of bounds, an
+  // unknown or closed peer.
   virtual Status post(const Write& write) = 0;
 
-  // Moves work along for a bounded time (shm: at most 256 KiB of copying) and takes up to out.size() events.
+  // Moves work along for a bounded time (shm: at most 256 KiB of copying) and takes up to
+  // out.size() events.
   virtual std::size_t poll(std::span<FabricEvent> out) = 0;
-  // True: poll() has work now (a copy to go on with, a full queue to drain): do not sleep. False: sleep on wait_fd().
+  // True: poll() has work now (a copy to go on with, a full queue to drain): do not sleep. False:
+  // sleep on wait_fd().
   virtual bool busy() const = 0;
   // An epoll-able descriptor that becomes readable when poll() may have something to tell.
   virtual int wait_fd() const = 0;

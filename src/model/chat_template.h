@@ -1,5 +1,6 @@
-// Chat templates. A GGUF file carries a Jinja program; it is not run: built-in renderers are chosen by the template's
-// hash (SmolLM2's ChatML, Qwen3's). Any other template is an error on the chat endpoint only.
+// Chat templates. A GGUF file carries a Jinja program; it is not run: built-in renderers are chosen
+// by the template's hash (SmolLM2's ChatML, Qwen3's). Any other template is an error on the chat
+// endpoint only.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace baton::model {
 class GgufFile;
 
 struct ChatMessage {
-  std::string role;     // "system", "user" or "assistant"
+  std::string role;  // "system", "user" or "assistant"
   std::string content;
 };
 

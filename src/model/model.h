@@ -1,9 +1,9 @@
-// A transformer that runs on this machine's CPU: weights from a GGUF file, KV in blocks of a pool that the caller owns
-// and has registered for the hand-over. Llama and Qwen3 architectures.
+// A transformer that runs on this machine's CPU: weights from a GGUF file, KV in blocks of a pool
+// that the caller owns and has registered for the hand-over. Llama and Qwen3 architectures.
 //
-// Batch-invariant: the logits of a token are the same bits whatever else is in the batch, however the prompt was cut
-// into chunks, with any number of threads, and whether its KV was made by decode or recomputed as prompt. Everything
-// downstream ("the same tokens as one process") rests on this.
+// Batch-invariant: the logits of a token are the same bits whatever else is in the batch, however
+// the prompt was cut into chunks, with any number of threads, and whether its KV was made by decode
+// or recomputed as prompt. Everything downstream ("the same tokens as one process") rests on this.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ class GgufFile;  // gguf.h
 enum class KvDtype : std::uint8_t { kBfloat16, kFloat32 };
 
 struct ModelOptions {
-  int threads = 1;                          // compute threads of this model, > 0
-  KvDtype kv_dtype = KvDtype::kBfloat16;    // how K and V are kept in the pool
+  int threads = 1;                        // compute threads of this model, > 0
+  KvDtype kv_dtype = KvDtype::kBfloat16;  // how K and V are kept in the pool
 };
 
 struct ModelConfig {
@@ -43,20 +43,21 @@ struct ModelConfig {
   float norm_epsilon = 1e-5F;
 };
 
-// The KV pool as the forward pass sees it: one region a layer, `num_blocks` blocks in each, a block laid out
-// [K|V][kv head][token][dim] (Geometry's kHeadsFirst). The caller owns the memory.
+// The KV pool as the forward pass sees it: one region a layer, `num_blocks` blocks in each, a block
+// laid out [K|V][kv head][token][dim] (Geometry's kHeadsFirst). The caller owns the memory.
 struct KvPool {
-  std::vector<std::byte*> layers;   // base of each layer's region
-  std::size_t stride_bytes = 0;     // from block to block
+  std::vector<std::byte*> layers;  // base of each layer's region
+  std::size_t stride_bytes = 0;    // from block to block
   std::uint32_t num_blocks = 0;
-  std::uint32_t block_size = 0;     // tokens a block
+  std::uint32_t block_size = 0;  // tokens a block
 };
 
 // Bytes of one block of one layer: 2 * kv heads * block_size * head_dim * bytes an element.
 std::size_t kv_block_bytes(const ModelConfig& config, KvDtype dtype, std::uint32_t block_size);
 
-// Some next tokens of one sequence. Positions [start, start + tokens.size()); the KV of [0, start) is already in the
-// blocks. `block_table[i]` holds tokens [i * block_size, (i + 1) * block_size); any order, no duplicates.
+// Some next tokens of one sequence. Positions [start, start + tokens.size()); the KV of [0, start)
+// is already in the blocks. `block_table[i]` holds tokens [i * block_size, (i + 1) * block_size);
+// any order, no duplicates.
 struct SequenceChunk {
   std::span<const TokenId> tokens;
   std::uint32_t start = 0;
@@ -66,19 +67,22 @@ struct SequenceChunk {
 
 class Model {
  public:
-  // Reads and converts the weights. A file that is truncated, inconsistent or of another architecture is an error that
-  // names the field; never a crash.
+  // Reads and converts the weights. A file that is truncated, inconsistent or of another
+  // architecture is an error that names the field; never a crash.
   static Result<std::unique_ptr<Model>> load(const GgufFile& file, const ModelOptions& options);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;
-  // The instruction set and kernels chosen at run time, e.g. "avx2-f32": unlike ones may give other tokens.
+  // The instruction set and kernels chosen at run time, e.g. "avx2-f32": unlike ones may give other
+  // tokens.
   virtual const std::string& kernel_family() const = 0;
 
-  // Writes the chunks' K and V into the pool and `logits` rows (vocab_size floats each, in the order of the chunks that
-  // want them) into `logits`. One thread at a time. Every token id, position and block id was checked by the caller
-  // against config and pool; a violation is a BATON_CHECK.
-  virtual void forward(std::span<const SequenceChunk> chunks, const KvPool& pool, std::span<float> logits) = 0;
+  // Writes the chunks' K and V into the pool and `logits` rows (vocab_size floats each, in the
+  // order of the chunks that want them) into `logits`. One thread at a time. Every token id,
+  // position and block id was checked by the caller against config and pool; a violation is a
+  // BATON_CHECK.
+  virtual void forward(std::span<const SequenceChunk> chunks, const KvPool& pool,
+                       std::span<float> logits) = 0;
 };
 
 }  // namespace baton::model

@@ -1,0 +1,43 @@
+# The front door. `make help` lists the doors.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+BUILD := build/release
+PYTHON := .venv/bin/python
+
+.PHONY: help setup build demo test bench check format tidy sanitize clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what is needed (idempotent; every other door calls it)
+	@tools/setup
+
+build: setup ## compile the release build
+	@cmake --preset release >build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build ## P, D and router with a real model: one chat, then eight prompts at once, all checked
+	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton
+
+test: build ## all tests of CI's share
+	@ctest --preset release -j $(JOBS)
+
+bench: build ## the hand-over's budgets, measured in one run
+	@$(PYTHON) bench/run.py --build $(BUILD)
+
+format: ## rewrite the sources in the project's format
+	@git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+
+tidy: setup ## format, rooms and hygiene, clang-tidy
+	@tools/tidy
+
+sanitize: setup ## unit and conformance tests under ASan, UBSan and TSan (long)
+	@for kind in asan tsan; do cmake --preset $$kind >/dev/null && cmake --build --preset $$kind -j $(JOBS) && \
+	  ctest --preset $$kind -j $(JOBS) || exit 1; done
+
+check: tidy ## what CI runs: format, tidy, then the tests
+	@$(MAKE) --no-print-directory test
+
+clean: ## remove build outputs (the model stays)
+	@rm -rf build/release build/dev build/asan build/tsan build/tidy

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Rules of the house that a compiler does not see. Exit 0: all kept; 1: each breach on a line.
+
+Rooms: a room includes only the rooms that docs/architecture.md allows it. Purity: the hand-over's state machines read
+no clock, start no thread, open no socket. Text: no marks of unfinished work, no tabs, lines of at most 100 columns.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# The public headers are the agent's contract. The first set is vocabulary that every room shares.
+VOCABULARY = {"baton/result.h", "baton/ids.h", "baton/geometry.h"}
+MAY_INCLUDE = {
+    "base": set(),
+    "layout": {"base"},
+    "wire": {"base", "layout"},
+    "handover": {"base", "layout", "wire", "baton"},
+    "fabric": {"base"},
+    "agent": {"base", "layout", "wire", "handover", "fabric", "baton"},
+    "model": {"base"},
+    "engine": {"base", "model", "baton"},
+    "http": {"base"},
+    "serving": {"base", "http", "handover", "engine", "model", "baton"},
+    "apps": {"base", "serving", "engine", "model", "http", "baton"},
+}
+# Beside the table: what a room's headers need of another for one named reason.
+EXCEPTIONS = {
+    ("handover", "fabric/fabric.h"),       # the types of the port (capabilities, writes); no call of it
+    ("serving", "handover/legs.h"),
+}
+TEST_ONLY = {"fabric", "agent", "handover", "layout", "wire", "engine", "model", "base", "http", "serving", "baton"}
+
+BANNED_IN_HANDOVER = re.compile(
+    r"steady_clock::now|system_clock|\bnow\(\)|std::thread|std::mutex|random_device|getrandom|\bsocket\(|\bepoll|sleep_for")
+BANNED_EVERYWHERE = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|-march=native")
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [pathlib.Path(p) for p in out.splitlines() if (ROOT / p).is_file()]
+
+
+def room_of(path):
+    return path.parts[1] if path.parts[0] == "src" and len(path.parts) > 2 else None
+
+
+def include_breaches(path, text):
+    room = room_of(path)
+    if room not in MAY_INCLUDE:
+        return
+    is_test = path.stem.endswith(("_test", "_bench")) or "testing" in path.parts
+    for number, name in ((i, m) for i, line in enumerate(text.splitlines(), 1)
+                         for m in re.findall(r'^\s*#include "([^"]+)"', line)):
+        target = name.split("/")[0]
+        if target == room or "/" not in name or name in VOCABULARY or (room, name) in EXCEPTIONS:
+            continue
+        if target not in MAY_INCLUDE and target != "baton":
+            continue
+        if target in MAY_INCLUDE[room] or (is_test and target in TEST_ONLY):
+            continue
+        yield f"{path}:{number}: room {room} may not include {name}"
+
+
+def text_breaches(path, text):
+    source = path.suffix in {".h", ".cc", ".py", ".fbs"} or path.name == "CMakeLists.txt"
+    for number, line in enumerate(text.splitlines(), 1):
+        if path.name != "hygiene.py" and source and BANNED_EVERYWHERE.search(line):
+            yield f"{path}:{number}: unfinished work or a banned flag: {line.strip()[:80]}"
+        if path.suffix in {".h", ".cc"} and len(line) > 100:
+            yield f"{path}:{number}: {len(line)} columns, at most 100"
+        if source and "\t" in line:
+            yield f"{path}:{number}: a tab"
+        if (room_of(path) == "handover" and not path.stem.endswith(("_test", "_bench"))
+                and BANNED_IN_HANDOVER.search(line.split("//")[0])):
+            yield f"{path}:{number}: handover/ is told time and chance, it does not take them: {line.strip()[:80]}"
+
+
+def main():
+    breaches = []
+    for path in tracked():
+        if path.suffix not in {".h", ".cc", ".py", ".fbs", ".txt", ".md", ".cmake"}:
+            continue
+        text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+        breaches += include_breaches(path, text)
+        breaches += text_breaches(path, text)
+    for breach in breaches:
+        print(breach)
+    return 1 if breaches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
