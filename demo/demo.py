@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""The demo: a real model answers through prefill, decode and router, and everything that crossed is checked.
+
+Starts `baton up`, streams one chat answer through the router, sends eight prompts of different length at once, and
+compares every answer, token for token, with one process that does both halves itself. Exit code 0 only if all of the
+verdicts printed at the end hold; build/demo/report.json has the same.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import sys
+import textwrap
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+import stack  # noqa: E402
+
+CHAT = [{"role": "user", "content": "What is the capital of France, and what is it known for?"}]
+
+PASSAGE = """The relay is decided in the exchange. The runner who comes in has spent a whole leg getting up to speed, and
+the runner who goes out has to be at that speed when the baton arrives. If she waits with her hand at her side until he
+stands beside her, both of them stop. So she starts early, holds a hand out behind her without looking, and he puts the
+baton into it in full stride. Nobody asks for it, nobody looks back, and nobody lets go before the other holds it. """
+
+TOPICS = ["a lighthouse", "the tide", "an old map", "a night train", "bread", "a violin", "snow", "the number seven"]
+
+
+def prompts():
+    """Eight completions whose prompts grow from a few words to about two thousand tokens; odd ones are sampled."""
+    for i, topic in enumerate(TOPICS):
+        text = PASSAGE.replace("\n", " ") * (0 if i == 0 else 2 ** (i - 1) if i < 5 else 2 + 4 * (i - 3))
+        body = {"prompt": f"{text}Now a short story about {topic}. Once", "max_tokens": 24 + 4 * i,
+                "return_token_ids": True}
+        body |= {"temperature": 0.8, "top_p": 0.95, "seed": 1000 + i} if i % 2 else {"temperature": 0}
+        yield body
+
+
+def collect(port, path, body, on_text=None):
+    """One streamed answer: its tokens, text and transfer id."""
+    stream = stack.Stream(port, path, body)
+    if stream.status != 200:
+        raise AssertionError(f"status {stream.status}: {stream.response.read().decode(errors='replace')}")
+    tokens, text, usage = [], "", None
+    for event in stream:
+        if "error" in event:
+            raise AssertionError(f"the answer broke off: {event['error']}")
+        usage = event.get("usage") or usage
+        for choice in event.get("choices", []):
+            tokens += choice.get("token_ids") or []
+            piece = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+            text += piece
+            if on_text and piece:
+                on_text(piece)
+    if not stream.done:
+        raise AssertionError("the stream ended without [DONE]")
+    stream.close()
+    return {"tokens": tokens, "text": text, "usage": usage, "transfer_id": stream.headers.get("x-baton-transfer-id")}
+
+
+def record(port, transfer_id):
+    found = stack.request(port, "GET", f"/debug/transfers?id={transfer_id}").json["transfers"]
+    return found[0] if found else None
+
+
+def timeline(transfer_id, prefill, decode):
+    """Both sides' points on one line, milliseconds after the registration: CLOCK_MONOTONIC is one clock for a host."""
+    p, d = prefill["times"], decode["times"]
+    begin = d["registered"]
+    points = {"registered": begin, "ready": p["ready"], "first_write": p["first_write"], "last_byte": p["last_byte"],
+              "decode_told": d["told"], "first_token": p["first_token"] or d["first_token"],
+              "second_token": d["second_token"]}
+    return {"transfer_id": transfer_id, "prompt_tokens": decode["prompt_tokens"], "bytes": prefill["bytes"],
+            "writes": prefill["writes"], "begin_ns": begin, "told_ns": d["told"],
+            "ms": {name: round((at - begin) / 1e6, 3) if at else None for name, at in points.items()}}
+
+
+def max_overlap(lines):
+    """Most hand-overs under way at one moment, each from its registration until D was told."""
+    edges = sorted([(line["begin_ns"], 1) for line in lines] + [(line["told_ns"], -1) for line in lines])
+    now = most = 0
+    for _, step in edges:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def print_timelines(lines):
+    names = ["registered", "ready", "first_write", "last_byte", "decode_told", "first_token", "second_token"]
+    print("\n  hand-over time lines, milliseconds after D registered")
+    print(f"  {'transfer':10}{'prompt':>7}{'MiB':>8}{'writes':>7}  " + "".join(f"{n.replace('_', ' '):>13}" for n in names))
+    for line in lines:
+        ms = "".join(f"{line['ms'][n]:>13.2f}" if line["ms"][n] is not None else f"{'-':>13}" for n in names)
+        print(f"  {line['transfer_id'][:8]:10}{line['prompt_tokens']:>7}{line['bytes'] / 2**20:>8.2f}"
+              f"{line['writes']:>7}  {ms}")
+
+
+def disaggregated(args):
+    """Runs the prompts through `baton up`; returns the answers, both sides' records and what leaked."""
+    router, prefill, decode = stack.free_ports(3)
+    up = stack.Process("up", ["up", args.model, "--port", router, "--prefill-port", prefill, "--decode-port", decode,
+                              "--verify-blocks", "--poison-blocks", *args.serve_flags])
+    up.start()
+    try:
+        stack.wait_for("prefill, decode and router are ready", lambda: ready(up, router), 120)
+        sides = {"prefill": stack.Instance("prefill", args.model, prefill, "kv_producer", 0),
+                 "decode": stack.Instance("decode", args.model, decode, "kv_consumer", 0)}
+        before = {name: side.blocks() for name, side in sides.items()}
+        print("\nA chat answer, streamed from the router as it comes:\n")
+        print(f"  > {CHAT[0]['content']}\n  ", end="", flush=True)
+        chat_body = {"messages": CHAT, "max_tokens": 64, "temperature": 0, "return_token_ids": True}
+        answers = [collect(router, "/v1/chat/completions", chat_body, lambda t: print(t, end="", flush=True))]
+        print("\n\nEight prompts of different length at once ...", flush=True)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers += pool.map(lambda body: collect(router, "/v1/completions", body), prompts())
+        for name, side in sides.items():
+            try:
+                side.wait_whole(20)
+            except AssertionError as error:
+                print(f"  {error}")
+        after = {name: side.blocks() for name, side in sides.items()}
+        records = [(record(prefill, a["transfer_id"]), record(decode, a["transfer_id"])) for a in answers]
+        leaked = sum(before[name]["free"] - after[name]["free"] for name in sides)
+        return answers, records, leaked
+    except BaseException:
+        print(textwrap.indent(up.output[-4000:], "  up: "), file=sys.stderr)
+        raise
+    finally:
+        up.stop()
+
+
+def ready(up, port):
+    if not up.running():
+        raise AssertionError(f"`baton up` ended while it started\n{up.output}")
+    try:
+        return stack.request(port, "GET", "/health", timeout=5).status == 200
+    except OSError:
+        return False
+
+
+def one_process(args):
+    """The same prompts in one process that does both halves itself."""
+    port, kv_port = stack.free_ports(2)
+    single = stack.Instance("single", args.model, port, "kv_both", kv_port, args.serve_flags)
+    single.start()
+    try:
+        single.wait_ready(120)
+        print("The same prompts in one process (kv_role kv_both) ...", flush=True)
+        chat_body = {"messages": CHAT, "max_tokens": 64, "temperature": 0, "return_token_ids": True}
+        answers = [collect(port, "/v1/chat/completions", chat_body)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers += pool.map(lambda body: collect(port, "/v1/completions", body), prompts())
+        return answers
+    finally:
+        single.stop()
+
+
+def judge(answers, reference, records, leaked):
+    """The report, and the verdicts that decide the exit code."""
+    complete = all(p and d for p, d in records)
+    lines = [timeline(a["transfer_id"], p, d) for a, (p, d) in zip(answers, records) if p and d]
+    total = lambda side, field: sum(r[side][field] for r in records if r[side])  # noqa: E731
+    report = {
+        "fabric": "shm",
+        "requests": len(answers),
+        "answers_equal": sum(a["tokens"] == b["tokens"] and a["text"] == b["text"] and len(a["tokens"]) > 0
+                             for a, b in zip(answers, reference)),
+        "bytes_planned": total(0, "bytes_planned"),
+        "bytes_written": total(0, "bytes"),
+        "blocks_handed_over": total(0, "blocks"),
+        "blocks_verified": total(1, "blocks_verified"),
+        "decode_prompt_tokens": [d["computed_prompt_tokens"] for _, d in records if d],
+        "max_overlap": max_overlap(lines),
+        "blocks_leaked": leaked,
+        "timelines": lines,
+    }
+    verdicts = {
+        "every request has a record on both sides": complete,
+        "bytes written equal the planned bytes": report["bytes_written"] == report["bytes_planned"] > 0,
+        "every block handed over hashed the same on both sides":
+            report["blocks_verified"] == report["blocks_handed_over"] > 0,
+        "D computed at most one prompt token a request": max(report["decode_prompt_tokens"], default=2) <= 1,
+        "hand-overs overlapped": report["max_overlap"] >= 2,
+        "every answer equals one process, token for token": report["answers_equal"] == report["requests"],
+        "all blocks are free on both sides": leaked == 0,
+    }
+    return report, verdicts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--baton", type=pathlib.Path, default=ROOT / "build/release/src/apps/baton")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--report", type=pathlib.Path, default=ROOT / "build/demo/report.json")
+    parser.add_argument("--serve-flag", dest="serve_flags", action="append", default=[], metavar="FLAG",
+                        help="passed to every server, e.g. --serve-flag=--max-model-len=4096")
+    args = parser.parse_args()
+    os.environ["BATON_BINARY"] = str(args.baton.resolve())
+    begin = time.monotonic()
+
+    try:
+        answers, records, leaked = disaggregated(args)
+        reference = one_process(args)
+    except (AssertionError, OSError) as error:
+        print(f"\ndemo: FAILED: {error}")
+        write(args.report, {"answers_equal": 0, "requests": 0, "error": str(error)})
+        return 1
+    report, verdicts = judge(answers, reference, records, leaked)
+    print_timelines(report["timelines"])
+    width = min(shutil.get_terminal_size().columns, 100)
+    print("\n" + "-" * width)
+    for verdict, holds in verdicts.items():
+        print(f"  {'yes' if holds else 'NO ':4} {verdict}")
+    print(f"\n  {report['requests']} requests, {report['blocks_handed_over']} blocks, "
+          f"{report['bytes_written'] / 2**20:.1f} MiB pushed over {report['fabric']}, "
+          f"up to {report['max_overlap']} hand-overs at once, {time.monotonic() - begin:.0f} s")
+    write(args.report, report)
+    good = all(verdicts.values())
+    print(f"\ndemo: {'passed' if good else 'FAILED'}; report: {os.path.relpath(args.report)}")
+    return 0 if good else 1
+
+
+def write(path, report):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
