@@ -1,0 +1,551 @@
+#include "agent/control_channel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace baton {
+namespace {
+
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+constexpr std::size_t kSmallRead = 4096;
+
+bool would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+}  // namespace
+
+std::string_view to_string(CloseReason reason) {
+  switch (reason) {
+    case CloseReason::kDialFailed:
+      return "no connection";
+    case CloseReason::kPeerClosed:
+      return "closed by peer";
+    case CloseReason::kSilent:
+      return "peer silent";
+    case CloseReason::kNotAFrame:
+      return "not a frame";
+    case CloseReason::kFrameTooLong:
+      return "frame too long";
+    case CloseReason::kHalfFrame:
+      return "half a frame";
+    case CloseReason::kNotReading:
+      return "peer does not read";
+    case CloseReason::kNotAdmitted:
+      return "no handshake in time";
+    case CloseReason::kCrowded:
+      return "too many connections";
+  }
+  return "?";
+}
+
+struct ControlChannel::Connection {
+  enum class State : std::uint8_t { kDialing, kOpen, kClosing, kGone };
+
+  ConnId id;
+  UniqueFd fd;
+  tcp::Address address;
+  State state = State::kOpen;
+  bool stranger = false;  // accepted and not admitted
+  bool admitted = false;
+  bool output_watched = false;
+  bool in_backlog = false;
+  bool in_unflushed = false;
+  ByteBuffer input;
+  ByteBuffer output;
+  Time since{};          // of this state
+  Time last_in{};        // a byte came
+  Time frame_begun{};    // the first byte of the frame that is still incomplete
+  Time last_out{};       // something was queued
+  Time last_progress{};  // the socket took output, or there was none waiting
+};
+
+ControlChannel::ControlChannel(const ChannelOptions& options, Poller& poller, ChannelUser& user)
+    : options_(options), poller_(poller), user_(user) {
+  BATON_CHECK(options_.frame_size != nullptr);
+}
+
+ControlChannel::~ControlChannel() {
+  for (auto& [id, conn] : connections_) poller_.remove(conn->fd.get());
+  if (listener_) poller_.remove(listener_.get());
+}
+
+Result<std::unique_ptr<ControlChannel>> ControlChannel::create(const ChannelOptions& options,
+                                                               const std::string& host,
+                                                               std::uint16_t port, Poller& poller,
+                                                               ChannelUser& user) {
+  auto address = tcp::resolve(host, port);
+  if (!address) return tl::unexpected(address.error());
+  auto listener = tcp::listen(*address);
+  if (!listener) return tl::unexpected(listener.error());
+  std::unique_ptr<ControlChannel> channel(new ControlChannel(options, poller, user));
+  channel->listener_ = std::move(*listener);
+  channel->listen_port_ = tcp::local_address(channel->listener_.get()).port();
+  channel->loopback_ = address->is_loopback();
+  const auto added = poller.add(channel->listener_.get(), EPOLLIN, kListenerTag);
+  if (!added) return tl::unexpected(added.error());
+  return channel;
+}
+
+ControlChannel::Connection* ControlChannel::find(ConnId conn) const {
+  const auto it = connections_.find(conn.value);
+  return it == connections_.end() ? nullptr : it->second.get();
+}
+
+ControlChannel::Connection& ControlChannel::add(UniqueFd fd, const tcp::Address& address,
+                                                Time now) {
+  auto owned = std::make_unique<Connection>();
+  Connection& conn = *owned;
+  conn.id = ConnId{++last_id_};
+  conn.fd = std::move(fd);
+  conn.address = address;
+  conn.since = conn.last_in = conn.last_out = conn.last_progress = now;
+  connections_.emplace(conn.id.value, std::move(owned));
+  counters_.connections.set(static_cast<std::int64_t>(connections_.size()));
+  return conn;
+}
+
+// --- opening
+// ---------------------------------------------------------------------------------------------------------
+
+void ControlChannel::accept_some(Time now) {
+  for (std::uint32_t i = 0; i < options_.accepts_per_turn; ++i) {
+    tcp::Address from;
+    int error = 0;
+    UniqueFd fd = tcp::accept(listener_.get(), from, error);
+    if (!fd) {
+      // Out of descriptors or memory: the connection stays in the backlog and the listener stays
+      // readable, so look away for a while instead of spinning.
+      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        pause_accepting(now);
+      }
+      if (would_block(error) || !accepting_) return;
+      continue;  // that one connection was aborted before it was taken
+    }
+    counters_.accepted.add();
+    if (stranger_count_ >= options_.strangers_max) make_place_for_stranger();
+    if (connections_.size() >= options_.connections_max) {
+      counters_.dropped_strangers.add();
+      continue;
+    }
+    Connection& conn = add(std::move(fd), from, now);
+    if (!poller_.add(conn.fd.get(), EPOLLIN, conn.id.value)) {
+      forget(conn);
+      continue;
+    }
+    while (!strangers_.empty()) {
+      const Connection* oldest = find(strangers_.front());
+      if (oldest != nullptr && oldest->stranger) break;
+      strangers_.pop_front();
+    }
+    conn.stranger = true;
+    ++stranger_count_;
+    strangers_.push_back(conn.id);
+    counters_.opened.add();
+    wake_by(now + options_.stranger_timeout);
+    user_.on_open(conn.id, false);
+  }
+}
+
+void ControlChannel::pause_accepting(Time now) {
+  accepting_ = false;
+  accept_again_ = now + kAcceptPause;
+  poller_.modify(listener_.get(), 0, kListenerTag);
+  wake_by(accept_again_);
+}
+
+void ControlChannel::make_place_for_stranger() {
+  while (!strangers_.empty()) {
+    Connection* oldest = find(strangers_.front());
+    strangers_.pop_front();
+    if (oldest == nullptr || !oldest->stranger) continue;
+    drop(*oldest, CloseReason::kCrowded, "made room for a newer connection before its handshake");
+    return;
+  }
+}
+
+ConnId ControlChannel::dial(const tcp::Address& address, Time now) {
+  auto fd = tcp::start_connect(address);
+  counters_.dialed.add();
+  Connection& conn = add(fd ? std::move(*fd) : UniqueFd(), address, now);
+  conn.state = Connection::State::kDialing;
+  if (!conn.fd || !poller_.add(conn.fd.get(), EPOLLOUT, conn.id.value)) {
+    failed_dials_.push_back(conn.id);
+    wake_by(now);
+    return conn.id;
+  }
+  wake_by(now + options_.connect_timeout);
+  return conn.id;
+}
+
+void ControlChannel::finish_dial(Connection& conn, Time now) {
+  const int error = tcp::connect_error(conn.fd.get());
+  if (error != 0) return fail_dial(conn, std::strerror(error));
+  conn.state = Connection::State::kOpen;
+  conn.since = conn.last_in = conn.last_out = conn.last_progress = now;
+  poller_.modify(conn.fd.get(), EPOLLIN, conn.id.value);
+  counters_.opened.add();
+  wake_by(deadline_of(conn));
+  user_.on_open(conn.id, true);
+}
+
+void ControlChannel::fail_dial(Connection& conn, const std::string& text) {
+  drop(conn, CloseReason::kDialFailed,
+       fmt::format("cannot connect to {}: {}", conn.address.to_string(), text));
+}
+
+void ControlChannel::admit(ConnId id, Time now) {
+  Connection* conn = find(id);
+  if (conn == nullptr || conn->state != Connection::State::kOpen) return;
+  if (conn->stranger) --stranger_count_;
+  conn->stranger = false;
+  conn->admitted = true;
+  conn->last_in = now;
+  wake_by(deadline_of(*conn));
+}
+
+bool ControlChannel::is_open(ConnId id) const {
+  const Connection* conn = find(id);
+  return conn != nullptr && conn->state == Connection::State::kOpen;
+}
+
+std::string ControlChannel::peer_text(ConnId id) const {
+  const Connection* conn = find(id);
+  return conn == nullptr ? "(gone)" : conn->address.to_string();
+}
+
+// --- input
+// -----------------------------------------------------------------------------------------------------------
+
+void ControlChannel::handle(std::uint64_t tag, std::uint32_t events, Time now) {
+  if (tag == kListenerTag) {
+    accept_some(now);
+    return bury();
+  }
+  Connection* conn = find(ConnId{tag});
+  if (conn == nullptr) return;
+  switch (conn->state) {
+    case Connection::State::kDialing:
+      finish_dial(*conn, now);
+      break;
+    case Connection::State::kClosing:
+      if ((events & EPOLLOUT) != 0) write_some(*conn, now);
+      if (conn->state == Connection::State::kClosing) discard_input(*conn);
+      break;
+    case Connection::State::kOpen:
+      if ((events & EPOLLOUT) != 0) write_some(*conn, now);
+      if (conn->state == Connection::State::kOpen && (events & ~EPOLLOUT) != 0) {
+        read_some(*conn, now);
+      }
+      break;
+    case Connection::State::kGone:
+      break;
+  }
+  bury();
+}
+
+void ControlChannel::read_some(Connection& conn, Time now) {
+  // What waits for its turn as whole frames is not added to: the socket's own buffer then slows the
+  // sender down.
+  if (conn.in_backlog) return;
+  std::size_t budget = options_.read_bytes_per_turn;
+  bool ended = false;
+  int error = 0;
+  while (budget > 0) {
+    const auto room = conn.input.writable(kSmallRead);
+    const std::size_t wanted = std::min(room.size(), budget);
+    const ssize_t got = ::recv(conn.fd.get(), room.data(), wanted, 0);
+    if (got <= 0) {
+      error = got < 0 ? errno : 0;
+      ended = got == 0 || !would_block(error);
+      break;
+    }
+    const auto bytes = static_cast<std::size_t>(got);
+    if (conn.input.empty()) {
+      conn.frame_begun = now;
+      wake_by(now + options_.peer_timeout);
+    }
+    conn.input.commit(bytes);
+    conn.last_in = now;
+    counters_.bytes_in.add(bytes);
+    budget -= bytes;
+    if (bytes < wanted) break;
+  }
+  take_frames(conn, now);
+  if (conn.state != Connection::State::kOpen || !ended || conn.in_backlog) return;
+  drop(conn, CloseReason::kPeerClosed,
+       error == 0 ? "the connection was closed" : std::strerror(error));
+}
+
+void ControlChannel::take_frames(Connection& conn, Time now) {
+  const std::size_t frame_max = conn.stranger ? options_.stranger_frame_max : options_.frame_max;
+  std::uint32_t taken = 0;
+  while (conn.state == Connection::State::kOpen && !conn.input.empty()) {
+    const auto bytes = conn.input.readable();
+    const auto size = options_.frame_size(bytes);
+    if (!size) return drop(conn, CloseReason::kNotAFrame, size.error().message);
+    if (*size > frame_max) {
+      return drop(
+          conn, CloseReason::kFrameTooLong,
+          fmt::format("a frame of {} bytes was announced, {} are allowed", *size, frame_max));
+    }
+    if (*size == 0 || bytes.size() < *size) return;
+    if (taken == options_.frames_per_turn) {
+      if (!conn.in_backlog) backlog_.push_back(conn.id);
+      conn.in_backlog = true;
+      return;
+    }
+    ++taken;
+    counters_.frames_in.add();
+    user_.on_frame(conn.id, bytes.first(*size));
+    conn.input.consume(*size);
+    conn.frame_begun = now;
+  }
+}
+
+bool ControlChannel::handle_backlog(Time now) {
+  if (backlog_.empty()) return false;
+  scratch_.swap(backlog_);
+  backlog_.clear();
+  for (const ConnId id : scratch_) {
+    Connection* conn = find(id);
+    if (conn == nullptr) continue;
+    conn->in_backlog = false;
+    take_frames(*conn, now);
+  }
+  bury();
+  return !backlog_.empty();
+}
+
+// After our last words the peer's are read and thrown away until it closes: a close with unread
+// input would be a reset, and could destroy those last words on their way.
+void ControlChannel::discard_input(Connection& conn) {
+  std::array<std::byte, 16384> trash;
+  for (int i = 0; i < 4; ++i) {
+    const ssize_t got = ::recv(conn.fd.get(), trash.data(), trash.size(), 0);
+    if (got > 0) continue;
+    if (got == 0 || !would_block(errno)) forget(conn);
+    return;
+  }
+}
+
+// --- output
+// ----------------------------------------------------------------------------------------------------------
+
+void ControlChannel::send(ConnId id, std::span<const std::byte> frame, Time now) {
+  Connection* conn = find(id);
+  if (conn == nullptr || conn->state != Connection::State::kOpen) return;
+  if (conn->output.empty()) conn->last_progress = now;
+  // Past the bound nothing more is queued; flush() then drops the connection, outside of its user's
+  // calls.
+  if (conn->output.size() <= options_.output_max) conn->output.append(frame);
+  conn->last_out = now;
+  counters_.frames_out.add();
+  if (!conn->in_unflushed) unflushed_.push_back(id);
+  conn->in_unflushed = true;
+}
+
+void ControlChannel::flush(Time now) {
+  if (unflushed_.empty()) return;
+  scratch_.swap(unflushed_);
+  unflushed_.clear();
+  for (const ConnId id : scratch_) {
+    Connection* conn = find(id);
+    if (conn == nullptr) continue;
+    conn->in_unflushed = false;
+    if (!conn->output_watched) write_some(*conn, now);
+    if (conn->state == Connection::State::kOpen && conn->output.size() > options_.output_max) {
+      drop(*conn, CloseReason::kNotReading,
+           fmt::format("{} bytes wait to be read, {} may", conn->output.size(),
+                       options_.output_max));
+    }
+  }
+  bury();
+}
+
+void ControlChannel::write_some(Connection& conn, Time now) {
+  std::size_t budget = 4 * options_.read_bytes_per_turn;
+  while (!conn.output.empty() && budget > 0) {
+    const auto bytes = conn.output.readable();
+    const ssize_t sent =
+        ::send(conn.fd.get(), bytes.data(), std::min(bytes.size(), budget), MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (would_block(errno)) break;
+      // What the peer said before it went may still wait to be read: let the reader find the end.
+      conn.output = {};
+      break;
+    }
+    conn.output.consume(static_cast<std::size_t>(sent));
+    conn.last_progress = now;
+    budget -= static_cast<std::size_t>(sent);
+    counters_.bytes_out.add(static_cast<std::uint64_t>(sent));
+  }
+  watch_output(conn, !conn.output.empty());
+  if (!conn.output.empty()) wake_by(now + options_.peer_timeout);
+  if (conn.state == Connection::State::kClosing && conn.output.empty()) {
+    ::shutdown(conn.fd.get(), SHUT_WR);
+  }
+}
+
+void ControlChannel::watch_output(Connection& conn, bool on) {
+  if (conn.output_watched == on) return;
+  conn.output_watched = on;
+  poller_.modify(conn.fd.get(), on ? EPOLLIN | EPOLLOUT : EPOLLIN, conn.id.value);
+}
+
+// --- time
+// ------------------------------------------------------------------------------------------------------------
+
+Time ControlChannel::deadline_of(const Connection& conn) const {
+  switch (conn.state) {
+    case Connection::State::kDialing:
+      return conn.since + options_.connect_timeout;
+    case Connection::State::kClosing:
+      return conn.since + options_.linger;
+    case Connection::State::kGone:
+      return kNever;
+    case Connection::State::kOpen:
+      break;
+  }
+  Time deadline = kNever;
+  if (!conn.admitted) deadline = conn.since + options_.stranger_timeout;
+  if (conn.admitted) {
+    deadline =
+        std::min(conn.last_in + options_.peer_timeout, conn.last_out + options_.ping_interval);
+  }
+  if (!conn.input.empty()) deadline = std::min(deadline, conn.frame_begun + options_.peer_timeout);
+  if (!conn.output.empty()) {
+    deadline = std::min(deadline, conn.last_progress + options_.peer_timeout);
+  }
+  return deadline;
+}
+
+void ControlChannel::check(Connection& conn, Time now) {
+  if (now < deadline_of(conn)) return;
+  const auto seconds = [&](Time since) {
+    return std::chrono::duration<double>(now - since).count();
+  };
+  switch (conn.state) {
+    case Connection::State::kDialing:
+      return fail_dial(conn, fmt::format("no answer within {:.1f} s", seconds(conn.since)));
+    case Connection::State::kClosing:
+      return forget(conn);
+    case Connection::State::kGone:
+      return;
+    case Connection::State::kOpen:
+      break;
+  }
+  if (!conn.admitted && now >= conn.since + options_.stranger_timeout) {
+    return drop(conn, CloseReason::kNotAdmitted,
+                fmt::format("no handshake within {:.1f} s", seconds(conn.since)));
+  }
+  if (conn.admitted && now >= conn.last_in + options_.peer_timeout) {
+    return drop(conn, CloseReason::kSilent,
+                fmt::format("nothing heard for {:.1f} s", seconds(conn.last_in)));
+  }
+  // Whole frames that wait for their turn here are no fault of the peer.
+  if (!conn.input.empty() && !conn.in_backlog && now >= conn.frame_begun + options_.peer_timeout) {
+    return drop(conn, CloseReason::kHalfFrame,
+                fmt::format("{} bytes of a frame, unfinished for {:.1f} s", conn.input.size(),
+                            seconds(conn.frame_begun)));
+  }
+  if (!conn.output.empty() && now >= conn.last_progress + options_.peer_timeout) {
+    return drop(conn, CloseReason::kNotReading,
+                fmt::format("{} bytes unread for {:.1f} s", conn.output.size(),
+                            seconds(conn.last_progress)));
+  }
+  if (conn.admitted && now >= conn.last_out + options_.ping_interval) {
+    counters_.pings.add();
+    send(conn.id, options_.ping, now);
+  }
+}
+
+void ControlChannel::handle_timers(Time now) {
+  if (now < next_check_) return;
+  if (now >= accept_again_) {
+    accepting_ = true;
+    accept_again_ = kNever;
+    poller_.modify(listener_.get(), EPOLLIN, kListenerTag);
+  }
+  std::vector<ConnId> all;
+  all.swap(failed_dials_);
+  for (const ConnId id : all) {
+    if (Connection* conn = find(id)) fail_dial(*conn, "the system refused");
+  }
+  all.clear();
+  all.reserve(connections_.size());
+  for (const auto& [id, conn] : connections_) all.push_back(conn->id);
+  for (const ConnId id : all) {
+    if (Connection* conn = find(id)) check(*conn, now);
+  }
+  next_check_ = accept_again_;
+  for (const auto& [id, conn] : connections_) wake_by(deadline_of(*conn));
+  if (!failed_dials_.empty()) wake_by(now);
+  bury();
+}
+
+// --- closing
+// ---------------------------------------------------------------------------------------------------------
+
+void ControlChannel::close(ConnId id) {
+  if (Connection* conn = find(id)) forget(*conn);
+}
+
+void ControlChannel::close_after_flush(ConnId id, Time now) {
+  Connection* conn = find(id);
+  if (conn == nullptr || conn->state == Connection::State::kClosing) return;
+  if (conn->state == Connection::State::kDialing) return forget(*conn);
+  conn->state = Connection::State::kClosing;
+  conn->since = now;
+  if (!conn->in_unflushed) unflushed_.push_back(id);
+  conn->in_unflushed = true;
+  wake_by(now + options_.linger);
+}
+
+void ControlChannel::drop(Connection& conn, CloseReason reason, const std::string& text) {
+  switch (reason) {
+    case CloseReason::kNotAFrame:
+    case CloseReason::kFrameTooLong:
+    case CloseReason::kHalfFrame:
+    case CloseReason::kNotReading:
+      counters_.dropped_hostile.add();
+      break;
+    case CloseReason::kNotAdmitted:
+    case CloseReason::kCrowded:
+      counters_.dropped_strangers.add();
+      break;
+    case CloseReason::kDialFailed:
+    case CloseReason::kPeerClosed:
+    case CloseReason::kSilent:
+      break;
+  }
+  const ConnId id = conn.id;
+  const std::string copy = text;  // may lie in what is forgotten
+  forget(conn);
+  user_.on_close(id, reason, copy);
+}
+
+void ControlChannel::forget(Connection& conn) {
+  if (conn.state == Connection::State::kGone) return;
+  if (conn.fd) poller_.remove(conn.fd.get());
+  conn.fd.reset();
+  conn.state = Connection::State::kGone;
+  if (conn.stranger) --stranger_count_;
+  conn.stranger = false;
+  counters_.closed.add();
+  const auto it = connections_.find(conn.id.value);
+  graveyard_.push_back(std::move(it->second));
+  connections_.erase(it);
+  counters_.connections.set(static_cast<std::int64_t>(connections_.size()));
+}
+
+void ControlChannel::bury() {
+  graveyard_.clear();
+}
+
+}  // namespace baton

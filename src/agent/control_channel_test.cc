@@ -1,0 +1,396 @@
+// The control channel against well-meaning and hostile peers, on real sockets and a clock of the
+// test's own.
+#include "agent/control_channel.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+
+namespace baton {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A frame of the test: magic byte 0xBA, 24-bit length of the whole, payload.
+constexpr std::size_t kHead = 4;
+
+Result<std::size_t> test_frame_size(std::span<const std::byte> head) {
+  if (head.empty()) return std::size_t{0};
+  if (head[0] != std::byte{0xBA}) return fail(Errc::kCorrupt, "magic byte is wrong");
+  if (head.size() < kHead) return std::size_t{0};
+  std::uint32_t size = 0;
+  for (std::size_t i = 1; i < kHead; ++i)
+    size = size << 8 | std::to_integer<std::uint32_t>(head[i]);
+  if (size < kHead) return fail(Errc::kCorrupt, "a frame shorter than its head");
+  return std::size_t{size};
+}
+
+std::vector<std::byte> frame(std::size_t payload, std::byte fill = std::byte{7}) {
+  std::vector<std::byte> bytes(kHead + payload, fill);
+  bytes[0] = std::byte{0xBA};
+  for (std::size_t i = 0; i < 3; ++i) {
+    bytes[1 + i] = static_cast<std::byte>((bytes.size() >> (8 * (2 - i))) & 0xFF);
+  }
+  return bytes;
+}
+
+struct Closed {
+  CloseReason reason;
+  std::string text;
+};
+
+class World : public ChannelUser {
+ public:
+  explicit World(ChannelOptions options = {}) : poller_(std::move(*Poller::create())) {
+    options.frame_size = test_frame_size;
+    options.ping = frame(1, std::byte{1});
+    auto channel = ControlChannel::create(options, "127.0.0.1", 0, poller_, *this);
+    EXPECT_TRUE(channel) << channel.error().message;
+    channel_ = std::move(*channel);
+  }
+  ~World() override { channel_.reset(); }
+
+  void on_open(ConnId conn, bool dialed) override {
+    (dialed ? dialed_ : accepted_).push_back(conn);
+  }
+  void on_frame(ConnId conn, std::span<const std::byte> bytes) override {
+    ++frames_[conn];
+    last_frame_.assign(bytes.begin(), bytes.end());
+    if (react_) react_(conn);
+  }
+  void on_close(ConnId conn, CloseReason reason, const std::string& text) override {
+    closed_.emplace(conn, Closed{reason, text});
+  }
+
+  // One turn of a loop such as the owner's. The clock moves only when a test moves it.
+  void turn() {
+    const bool more = channel_->handle_backlog(now_);
+    for (const epoll_event& event : poller_.wait(more ? Duration{0} : Duration{1ms})) {
+      channel_->handle(event.data.u64, event.events, now_);
+    }
+    channel_->handle_timers(now_);
+    channel_->flush(now_);
+  }
+  bool turn_until(const std::function<bool()>& condition) {
+    for (int i = 0; i < 5000; ++i) {
+      if (condition()) return true;
+      turn();
+    }
+    return condition();
+  }
+
+  Poller poller_;
+  std::unique_ptr<ControlChannel> channel_;
+  Time now_ = Time{} + 1h;
+  std::vector<ConnId> dialed_, accepted_;
+  std::map<ConnId, int> frames_;
+  std::map<ConnId, Closed> closed_;
+  std::vector<std::byte> last_frame_;
+  std::function<void(ConnId)> react_;
+};
+
+// A peer that is only a socket, so that it can misbehave.
+class RawPeer {
+ public:
+  explicit RawPeer(const World& world) {
+    fd_ = std::move(*tcp::start_connect(*tcp::parse("127.0.0.1", world.channel_->port())));
+  }
+  // As much as the socket takes.
+  std::size_t write(std::span<const std::byte> bytes) {
+    const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  }
+  // -1: nothing there; 0: the end.
+  ssize_t read(std::span<std::byte> into) { return ::recv(fd_.get(), into.data(), into.size(), 0); }
+  void close() { fd_.reset(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+ConnId accept_one(World& world) {
+  const std::size_t before = world.accepted_.size();
+  EXPECT_TRUE(world.turn_until([&] { return world.accepted_.size() > before; }));
+  return world.accepted_.back();
+}
+
+TEST(ControlChannel, PortInUseIsAClearError) {
+  World world;
+  Poller poller = std::move(*Poller::create());
+  ChannelOptions options;
+  options.frame_size = test_frame_size;
+  const auto second =
+      ControlChannel::create(options, "127.0.0.1", world.channel_->port(), poller, world);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Errc::kAlreadyExists);
+  EXPECT_NE(second.error().message.find("is in use"), std::string::npos);
+}
+
+TEST(ControlChannel, FramesArriveWholeHoweverTheyAreCut) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  const auto bytes = frame(100);
+  for (const std::byte& byte : bytes) {
+    peer.write({&byte, 1});
+    world.turn();
+  }
+  ASSERT_TRUE(world.turn_until([&] { return world.frames_[conn] == 1; }));
+  EXPECT_EQ(world.last_frame_, bytes);
+  auto two = frame(5);
+  two.insert(two.end(), bytes.begin(), bytes.end());
+  peer.write(two);
+  EXPECT_TRUE(world.turn_until([&] { return world.frames_[conn] == 3; }));
+}
+
+TEST(ControlChannel, TwoChannelsTalkAndLearnOfAnEnd) {
+  World a;
+  World b;
+  const ConnId to_b = a.channel_->dial(*tcp::parse("localhost", b.channel_->port()), a.now_);
+  ASSERT_TRUE(a.turn_until([&] {
+    b.turn();
+    return !a.dialed_.empty() && !b.accepted_.empty();
+  }));
+  EXPECT_EQ(a.dialed_.front(), to_b);
+  a.channel_->admit(to_b, a.now_);
+  b.channel_->admit(b.accepted_.front(), b.now_);
+  const auto large = frame(1'000'000);
+  a.channel_->send(to_b, large, a.now_);
+  ASSERT_TRUE(a.turn_until([&] {
+    b.turn();
+    return b.frames_[b.accepted_.front()] == 1;
+  }));
+  EXPECT_EQ(b.last_frame_, large);
+  b.channel_->close(b.accepted_.front());
+  ASSERT_TRUE(a.turn_until([&] { return a.closed_.contains(to_b); }));
+  EXPECT_EQ(a.closed_.at(to_b).reason, CloseReason::kPeerClosed);
+  EXPECT_TRUE(b.closed_.empty());  // it closed it itself
+}
+
+TEST(ControlChannel, DialToNobodyFails) {
+  World world;
+  std::uint16_t port = 0;
+  {
+    World gone;
+    port = gone.channel_->port();
+  }
+  const ConnId conn = world.channel_->dial(*tcp::parse("127.0.0.1", port), world.now_);
+  ASSERT_TRUE(world.turn_until([&] { return world.closed_.contains(conn); }));
+  EXPECT_EQ(world.closed_.at(conn).reason, CloseReason::kDialFailed);
+  EXPECT_NE(world.closed_.at(conn).text.find(std::to_string(port)), std::string::npos);
+}
+
+TEST(ControlChannel, RandomBytesAreDroppedWithAReason) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  const std::vector<std::byte> noise(1000, std::byte{0x5A});
+  peer.write(noise);
+  ASSERT_TRUE(world.turn_until([&] { return world.closed_.contains(conn); }));
+  EXPECT_EQ(world.closed_.at(conn).reason, CloseReason::kNotAFrame);
+  EXPECT_EQ(world.channel_->counters().dropped_hostile.value(), 1U);
+}
+
+TEST(ControlChannel, HugeLengthIsRefusedBeforeItsBytesCome) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  const std::array<std::byte, 4> head{std::byte{0xBA}, std::byte{0xFF}, std::byte{0xFF},
+                                      std::byte{0xFF}};
+  peer.write(head);
+  ASSERT_TRUE(world.turn_until([&] { return world.closed_.contains(conn); }));
+  EXPECT_EQ(world.closed_.at(conn).reason, CloseReason::kFrameTooLong);
+  EXPECT_NE(world.closed_.at(conn).text.find("16777215"), std::string::npos);
+}
+
+TEST(ControlChannel, StrangerWithoutHandshakeIsDropped) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  world.now_ += 1900ms;
+  world.turn();
+  EXPECT_TRUE(world.closed_.empty());
+  world.now_ += 200ms;
+  ASSERT_TRUE(world.turn_until([&] { return world.closed_.contains(conn); }));
+  EXPECT_EQ(world.closed_.at(conn).reason, CloseReason::kNotAdmitted);
+}
+
+TEST(ControlChannel, HalfAFrameDrippedSlowlyIsDropped) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  world.channel_->admit(conn, world.now_);
+  const auto bytes = frame(100);
+  // A byte a second: never silent, never done.
+  for (std::size_t i = 0; i < 8 && world.closed_.empty(); ++i) {
+    peer.write({&bytes[i], 1});
+    const auto before = world.channel_->counters().bytes_in.value();
+    world.turn_until([&] {
+      return world.channel_->counters().bytes_in.value() > before || !world.closed_.empty();
+    });
+    world.now_ += 1s;
+    world.turn();
+  }
+  ASSERT_TRUE(world.closed_.contains(conn));
+  EXPECT_EQ(world.closed_.at(conn).reason, CloseReason::kHalfFrame);
+}
+
+TEST(ControlChannel, SilentPeerIsLostAfterThePeerTimeoutAndIsPingedBefore) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  world.channel_->admit(conn, world.now_);
+  for (int i = 0; i < 4; ++i) {
+    world.now_ += 1s;
+    world.turn();
+  }
+  EXPECT_TRUE(world.closed_.empty());
+  EXPECT_EQ(world.channel_->counters().pings.value(), 4U);
+  world.now_ += 1s;
+  ASSERT_TRUE(world.turn_until([&] { return world.closed_.contains(conn); }));
+  EXPECT_EQ(world.closed_.at(conn).reason, CloseReason::kSilent);
+}
+
+TEST(ControlChannel, TwoIdleChannelsKeepEachOtherAlive) {
+  World a;
+  World b;
+  const ConnId to_b = a.channel_->dial(*tcp::parse("127.0.0.1", b.channel_->port()), a.now_);
+  ASSERT_TRUE(a.turn_until([&] {
+    b.turn();
+    return !a.dialed_.empty() && !b.accepted_.empty();
+  }));
+  a.channel_->admit(to_b, a.now_);
+  b.channel_->admit(b.accepted_.front(), b.now_);
+  for (int i = 0; i < 20; ++i) {
+    a.now_ += 1s;
+    b.now_ += 1s;
+    const int before_a = a.frames_[to_b];
+    const int before_b = b.frames_[b.accepted_.front()];
+    ASSERT_TRUE(a.turn_until([&] {
+      b.turn();
+      return a.frames_[to_b] > before_a && b.frames_[b.accepted_.front()] > before_b;
+    }));
+  }
+  EXPECT_TRUE(a.closed_.empty());
+  EXPECT_TRUE(b.closed_.empty());
+}
+
+TEST(ControlChannel, PeerThatNeverReadsIsDroppedAndDelaysNobody) {
+  ChannelOptions options;
+  options.output_max = 1U << 20;
+  World world(options);
+  RawPeer deaf(world);
+  const ConnId deaf_conn = accept_one(world);
+  RawPeer good(world);
+  const ConnId good_conn = accept_one(world);
+  world.channel_->admit(deaf_conn, world.now_);
+  world.channel_->admit(good_conn, world.now_);
+  const auto bytes = frame(100'000);
+  std::vector<std::byte> sink(1U << 20);
+  std::size_t good_bytes = 0;
+  int sent = 0;
+  while (!world.closed_.contains(deaf_conn) && sent < 1000) {
+    ++sent;
+    world.channel_->send(deaf_conn, bytes, world.now_);
+    world.channel_->send(good_conn, bytes, world.now_);
+    world.turn_until([&] {
+      const ssize_t got = good.read(sink);
+      if (got > 0) good_bytes += static_cast<std::size_t>(got);
+      return good_bytes == static_cast<std::size_t>(sent) * bytes.size();
+    });
+  }
+  ASSERT_TRUE(world.closed_.contains(deaf_conn));
+  EXPECT_EQ(world.closed_.at(deaf_conn).reason, CloseReason::kNotReading);
+  EXPECT_FALSE(world.closed_.contains(good_conn));
+  EXPECT_EQ(good_bytes, static_cast<std::size_t>(sent) * bytes.size());
+}
+
+TEST(ControlChannel, FloodOfFramesLeavesOthersTheirTurn) {
+  World world;
+  RawPeer flood(world);
+  const ConnId flood_conn = accept_one(world);
+  RawPeer good(world);
+  const ConnId good_conn = accept_one(world);
+  std::vector<std::byte> many;
+  const auto small = frame(0);
+  for (int i = 0; i < 20'000; ++i) many.insert(many.end(), small.begin(), small.end());
+  flood.write(many);
+  good.write(small);
+  // Between two looks at the sockets the flood gets no more than its share.
+  int turns = 0;
+  while (world.frames_[good_conn] == 0 && turns < 100) {
+    const int before = world.frames_[flood_conn];
+    world.turn();
+    ++turns;
+    EXPECT_LE(world.frames_[flood_conn] - before, 2 * 32);
+  }
+  EXPECT_EQ(world.frames_[good_conn], 1);
+  EXPECT_LT(world.frames_[flood_conn], 20'000);
+  EXPECT_TRUE(world.turn_until([&] { return world.frames_[flood_conn] >= 15'000; }));
+}
+
+TEST(ControlChannel, FloodOfConnectionsEvictsTheOldestStrangersOnly) {
+  ChannelOptions options;
+  options.strangers_max = 8;
+  World world(options);
+  RawPeer good(world);
+  const ConnId good_conn = accept_one(world);
+  world.channel_->admit(good_conn, world.now_);
+  std::vector<std::unique_ptr<RawPeer>> flood;
+  for (int i = 0; i < 50; ++i) {
+    flood.push_back(std::make_unique<RawPeer>(world));
+    accept_one(world);
+  }
+  EXPECT_EQ(world.closed_.size(), 50U - 8U);
+  EXPECT_FALSE(world.closed_.contains(good_conn));
+  EXPECT_EQ(world.channel_->counters().connections.value(), 9);
+  for (const auto& [conn, closed] : world.closed_) EXPECT_EQ(closed.reason, CloseReason::kCrowded);
+  good.write(frame(3));
+  EXPECT_TRUE(world.turn_until([&] { return world.frames_[good_conn] == 1; }));
+}
+
+TEST(ControlChannel, LastWordsReachAPeerThatStillSends) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  peer.write(frame(1000));
+  ASSERT_TRUE(world.turn_until([&] { return world.frames_[conn] == 1; }));
+  const auto words = frame(200);
+  world.channel_->send(conn, words, world.now_);
+  world.channel_->close_after_flush(conn, world.now_);
+  peer.write(frame(5000));
+  std::vector<std::byte> got;
+  std::vector<std::byte> piece(4096);
+  const bool ended = world.turn_until([&] {
+    peer.write(frame(1000));
+    const ssize_t bytes = peer.read(piece);
+    if (bytes > 0) got.insert(got.end(), piece.begin(), piece.begin() + bytes);
+    return bytes == 0;
+  });
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(got, words);
+  EXPECT_EQ(world.frames_[conn], 1);  // nothing is listened to any more
+  world.now_ += 2s;
+  EXPECT_TRUE(
+      world.turn_until([&] { return world.channel_->counters().connections.value() == 0; }));
+  EXPECT_TRUE(world.closed_.empty());
+}
+
+TEST(ControlChannel, ClosingTheConnectionAtHandInsideItsOwnCallIsSafe) {
+  World world;
+  RawPeer peer(world);
+  const ConnId conn = accept_one(world);
+  world.react_ = [&](ConnId id) { world.channel_->close(id); };
+  auto two = frame(10);
+  const auto more = frame(10);
+  two.insert(two.end(), more.begin(), more.end());
+  peer.write(two);
+  EXPECT_TRUE(
+      world.turn_until([&] { return world.channel_->counters().connections.value() == 0; }));
+  EXPECT_EQ(world.frames_[conn], 1);
+}
+
+}  // namespace
+}  // namespace baton
