@@ -1,0 +1,36 @@
+// Makers of events, for adapters.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "fabric/fabric.h"
+
+namespace baton::fabric {
+
+inline FabricEvent outbound_event(FabricEvent::Kind kind, OutboundId outbound,
+                                  std::string error = {}) {
+  FabricEvent event;
+  event.kind = kind;
+  event.outbound = outbound;
+  event.error = std::move(error);
+  return event;
+}
+
+inline FabricEvent write_event(FabricEvent::Kind kind, OutboundId outbound, std::uint64_t context,
+                               std::string error = {}) {
+  FabricEvent event = outbound_event(kind, outbound, std::move(error));
+  event.context = context;
+  return event;
+}
+
+inline FabricEvent inbound_event(FabricEvent::Kind kind, InboundId inbound,
+                                 std::uint32_t immediate = 0) {
+  FabricEvent event;
+  event.kind = kind;
+  event.inbound = inbound;
+  event.immediate = immediate;
+  return event;
+}
+
+}  // namespace baton::fabric
