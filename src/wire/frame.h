@@ -13,8 +13,9 @@
 
 namespace baton::wire {
 
-inline constexpr std::uint16_t kVersion = 1;     // the newest protocol this build speaks
-inline constexpr std::uint16_t kVersionMin = 1;  // the oldest: N - 1 once there is a 2
+inline constexpr std::uint16_t kVersion = 1;       // the newest protocol this build speaks
+inline constexpr std::uint16_t kVersionMin = 1;    // the oldest: N - 1 once there is a 2
+inline constexpr std::uint16_t kFrameVersion = 1;  // of the envelope; never negotiated
 inline constexpr std::size_t kHeaderBytes = 24;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{4}
                                               << 20;  // with header, from a peer that shook hands
