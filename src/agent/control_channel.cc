@@ -12,7 +12,6 @@ namespace baton {
 namespace {
 
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
-constexpr std::size_t kSmallRead = 4096;
 
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
@@ -28,10 +27,6 @@ std::string_view to_string(CloseReason reason) {
       return "closed by peer";
     case CloseReason::kSilent:
       return "peer silent";
-    case CloseReason::kNotAFrame:
-      return "not a frame";
-    case CloseReason::kFrameTooLong:
-      return "frame too long";
     case CloseReason::kHalfFrame:
       return "half a frame";
     case CloseReason::kNotReading:
@@ -45,18 +40,29 @@ std::string_view to_string(CloseReason reason) {
 }
 
 struct ControlChannel::Connection {
-  enum class State : std::uint8_t { kDialing, kOpen, kClosing, kGone };
+  enum class State : std::uint8_t {
+    kWaiting,  // to be dialled at `since`
+    kDialing,  // looked up or connecting
+    kOpen,
+    kClosing,  // last words
+    kGone,
+  };
+
+  std::string dialed_text() const { return fmt::format("{}:{}", host, port); }
 
   ConnId id;
   UniqueFd fd;
   tcp::Address address;
+  std::string host;  // dialled ones: as it was asked for
+  std::uint16_t port = 0;
   State state = State::kOpen;
   bool stranger = false;  // accepted and not admitted
   bool admitted = false;
   bool output_watched = false;
   bool in_backlog = false;
   bool in_unflushed = false;
-  ByteBuffer input;
+  wire::FrameReader input;
+  std::size_t unframed = 0;  // bytes read that no frame handed out has covered
   ByteBuffer output;
   Time since{};          // of this state
   Time last_in{};        // a byte came
@@ -66,12 +72,13 @@ struct ControlChannel::Connection {
 };
 
 ControlChannel::ControlChannel(const ChannelOptions& options, Poller& poller, ChannelUser& user)
-    : options_(options), poller_(poller), user_(user) {
-  BATON_CHECK(options_.frame_size != nullptr);
-}
+    : options_(options), poller_(poller), user_(user) {}
 
 ControlChannel::~ControlChannel() {
-  for (auto& [id, conn] : connections_) poller_.remove(conn->fd.get());
+  for (auto& [id, conn] : connections_) {
+    if (conn->fd) poller_.remove(conn->fd.get());
+  }
+  poller_.remove(resolver_.fd());
   if (listener_) poller_.remove(listener_.get());
 }
 
@@ -89,6 +96,8 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::create(const ChannelOpti
   channel->loopback_ = address->is_loopback();
   const auto added = poller.add(channel->listener_.get(), EPOLLIN, kListenerTag);
   if (!added) return tl::unexpected(added.error());
+  const auto resolver = poller.add(channel->resolver_.fd(), EPOLLIN, kResolverTag);
+  if (!resolver) return tl::unexpected(resolver.error());
   return channel;
 }
 
@@ -97,13 +106,11 @@ ControlChannel::Connection* ControlChannel::find(ConnId conn) const {
   return it == connections_.end() ? nullptr : it->second.get();
 }
 
-ControlChannel::Connection& ControlChannel::add(UniqueFd fd, const tcp::Address& address,
-                                                Time now) {
+ControlChannel::Connection& ControlChannel::add(bool dialed, Time now) {
   auto owned = std::make_unique<Connection>();
   Connection& conn = *owned;
-  conn.id = ConnId{++last_id_};
-  conn.fd = std::move(fd);
-  conn.address = address;
+  last_id_ += 2;
+  conn.id = ConnId{last_id_ | (dialed ? 1U : 0U)};
   conn.since = conn.last_in = conn.last_out = conn.last_progress = now;
   connections_.emplace(conn.id.value, std::move(owned));
   counters_.connections.set(static_cast<std::int64_t>(connections_.size()));
@@ -133,7 +140,9 @@ void ControlChannel::accept_some(Time now) {
       counters_.dropped_strangers.add();
       continue;
     }
-    Connection& conn = add(std::move(fd), from, now);
+    Connection& conn = add(false, now);
+    conn.fd = std::move(fd);
+    conn.address = from;
     if (!poller_.add(conn.fd.get(), EPOLLIN, conn.id.value)) {
       forget(conn);
       continue;
@@ -169,23 +178,54 @@ void ControlChannel::make_place_for_stranger() {
   }
 }
 
-ConnId ControlChannel::dial(const tcp::Address& address, Time now) {
-  auto fd = tcp::start_connect(address);
+ConnId ControlChannel::dial(const std::string& host, std::uint16_t port, Time now) {
+  Connection& conn = add(true, now);
+  conn.state = Connection::State::kWaiting;
+  conn.host = host;
+  conn.port = port;
+  conn.since = backoff_.next_try(conn.dialed_text(), now);
   counters_.dialed.add();
-  Connection& conn = add(fd ? std::move(*fd) : UniqueFd(), address, now);
-  conn.state = Connection::State::kDialing;
-  if (!conn.fd || !poller_.add(conn.fd.get(), EPOLLOUT, conn.id.value)) {
-    failed_dials_.push_back(conn.id);
-    wake_by(now);
-    return conn.id;
-  }
-  wake_by(now + options_.connect_timeout);
+  wake_by(conn.since);
   return conn.id;
+}
+
+void ControlChannel::start_dial(Connection& conn, Time now) {
+  conn.since = now;
+  conn.state = Connection::State::kDialing;
+  wake_by(now + options_.connect_timeout);
+  if (const auto address = tcp::parse(conn.host, conn.port)) {
+    return connect_to(conn, *address, now);
+  }
+  if (!resolver_.ask(conn.id.value, conn.host, conn.port)) {
+    fail_dial(conn, "too many host names are being looked up", now);
+  }
+}
+
+void ControlChannel::take_resolved(Time now) {
+  for (auto& answer : resolver_.take()) {
+    Connection* conn = find(ConnId{answer.tag});
+    if (conn == nullptr || conn->state != Connection::State::kDialing) continue;
+    if (answer.address) {
+      connect_to(*conn, *answer.address, now);
+    } else {
+      fail_dial(*conn, answer.address.error().message, now);
+    }
+  }
+}
+
+void ControlChannel::connect_to(Connection& conn, const tcp::Address& address, Time now) {
+  auto fd = tcp::start_connect(address);
+  if (!fd) return fail_dial(conn, fd.error().message, now);
+  conn.fd = std::move(*fd);
+  conn.address = address;
+  const auto added = poller_.add(conn.fd.get(), EPOLLOUT, conn.id.value);
+  if (!added) return fail_dial(conn, added.error().message, now);
 }
 
 void ControlChannel::finish_dial(Connection& conn, Time now) {
   const int error = tcp::connect_error(conn.fd.get());
-  if (error != 0) return fail_dial(conn, std::strerror(error));
+  if (error != 0) return fail_dial(conn, std::strerror(error), now);
+  backoff_.succeeded(conn.dialed_text());
   conn.state = Connection::State::kOpen;
   conn.since = conn.last_in = conn.last_out = conn.last_progress = now;
   poller_.modify(conn.fd.get(), EPOLLIN, conn.id.value);
@@ -194,9 +234,10 @@ void ControlChannel::finish_dial(Connection& conn, Time now) {
   user_.on_open(conn.id, true);
 }
 
-void ControlChannel::fail_dial(Connection& conn, const std::string& text) {
+void ControlChannel::fail_dial(Connection& conn, const std::string& text, Time now) {
+  backoff_.failed(conn.dialed_text(), now);
   drop(conn, CloseReason::kDialFailed,
-       fmt::format("cannot connect to {}: {}", conn.address.to_string(), text));
+       fmt::format("cannot connect to {}: {}", conn.dialed_text(), text));
 }
 
 void ControlChannel::admit(ConnId id, Time now) {
@@ -205,6 +246,7 @@ void ControlChannel::admit(ConnId id, Time now) {
   if (conn->stranger) --stranger_count_;
   conn->stranger = false;
   conn->admitted = true;
+  conn->input.set_limit(wire::kFrameBytesMax);
   conn->last_in = now;
   wake_by(deadline_of(*conn));
 }
@@ -223,6 +265,10 @@ std::string ControlChannel::peer_text(ConnId id) const {
 // -----------------------------------------------------------------------------------------------------------
 
 void ControlChannel::handle(std::uint64_t tag, std::uint32_t events, Time now) {
+  if (tag == kResolverTag) {
+    take_resolved(now);
+    return bury();
+  }
   if (tag == kListenerTag) {
     accept_some(now);
     return bury();
@@ -230,6 +276,8 @@ void ControlChannel::handle(std::uint64_t tag, std::uint32_t events, Time now) {
   Connection* conn = find(ConnId{tag});
   if (conn == nullptr) return;
   switch (conn->state) {
+    case Connection::State::kWaiting:
+      break;
     case Connection::State::kDialing:
       finish_dial(*conn, now);
       break;
@@ -257,7 +305,7 @@ void ControlChannel::read_some(Connection& conn, Time now) {
   bool ended = false;
   int error = 0;
   while (budget > 0) {
-    const auto room = conn.input.writable(kSmallRead);
+    const auto room = conn.input.prepare();
     const std::size_t wanted = std::min(room.size(), budget);
     const ssize_t got = ::recv(conn.fd.get(), room.data(), wanted, 0);
     if (got <= 0) {
@@ -266,11 +314,12 @@ void ControlChannel::read_some(Connection& conn, Time now) {
       break;
     }
     const auto bytes = static_cast<std::size_t>(got);
-    if (conn.input.empty()) {
+    if (conn.unframed == 0) {
       conn.frame_begun = now;
       wake_by(now + options_.peer_timeout);
     }
     conn.input.commit(bytes);
+    conn.unframed += bytes;
     conn.last_in = now;
     counters_.bytes_in.add(bytes);
     budget -= bytes;
@@ -283,29 +332,28 @@ void ControlChannel::read_some(Connection& conn, Time now) {
 }
 
 void ControlChannel::take_frames(Connection& conn, Time now) {
-  const std::size_t frame_max = conn.stranger ? options_.stranger_frame_max : options_.frame_max;
-  std::uint32_t taken = 0;
-  while (conn.state == Connection::State::kOpen && !conn.input.empty()) {
-    const auto bytes = conn.input.readable();
-    const auto size = options_.frame_size(bytes);
-    if (!size) return drop(conn, CloseReason::kNotAFrame, size.error().message);
-    if (*size > frame_max) {
-      return drop(
-          conn, CloseReason::kFrameTooLong,
-          fmt::format("a frame of {} bytes was announced, {} are allowed", *size, frame_max));
-    }
-    if (*size == 0 || bytes.size() < *size) return;
+  for (std::uint32_t taken = 0; conn.state == Connection::State::kOpen && conn.unframed > 0;
+       ++taken) {
+    // Whether another whole frame is there is asked next time: asking would take it.
     if (taken == options_.frames_per_turn) {
-      if (!conn.in_backlog) backlog_.push_back(conn.id);
+      backlog_.push_back(conn.id);
       conn.in_backlog = true;
       return;
     }
-    ++taken;
-    counters_.frames_in.add();
-    user_.on_frame(conn.id, bytes.first(*size));
-    conn.input.consume(*size);
+    const auto frame = conn.input.next();
+    if (!frame) return refuse_stream(conn, frame.error(), now);
+    if (!frame->has_value()) return;
+    conn.unframed -= wire::kHeaderBytes + (*frame)->payload.size();
     conn.frame_begun = now;
+    counters_.frames_in.add();
+    user_.on_frame(conn.id, **frame);
   }
+}
+
+void ControlChannel::refuse_stream(Connection& conn, const Error& error, Time now) {
+  counters_.dropped_hostile.add();
+  user_.on_bad_stream(conn.id, error);
+  close_after_flush(conn.id, now);
 }
 
 bool ControlChannel::handle_backlog(Time now) {
@@ -398,11 +446,20 @@ void ControlChannel::watch_output(Connection& conn, bool on) {
   poller_.modify(conn.fd.get(), on ? EPOLLIN | EPOLLOUT : EPOLLIN, conn.id.value);
 }
 
+bool ControlChannel::has_unsent() const {
+  for (const auto& [id, conn] : connections_) {
+    if (!conn->output.empty()) return true;
+  }
+  return false;
+}
+
 // --- time
 // ------------------------------------------------------------------------------------------------------------
 
 Time ControlChannel::deadline_of(const Connection& conn) const {
   switch (conn.state) {
+    case Connection::State::kWaiting:
+      return conn.since;
     case Connection::State::kDialing:
       return conn.since + options_.connect_timeout;
     case Connection::State::kClosing:
@@ -415,10 +472,12 @@ Time ControlChannel::deadline_of(const Connection& conn) const {
   Time deadline = kNever;
   if (!conn.admitted) deadline = conn.since + options_.stranger_timeout;
   if (conn.admitted) {
-    deadline =
-        std::min(conn.last_in + options_.peer_timeout, conn.last_out + options_.ping_interval);
+    deadline = conn.last_in + options_.peer_timeout;
+    if (!options_.ping.empty()) {
+      deadline = std::min(deadline, conn.last_out + options_.ping_interval);
+    }
   }
-  if (!conn.input.empty()) deadline = std::min(deadline, conn.frame_begun + options_.peer_timeout);
+  if (conn.unframed > 0) deadline = std::min(deadline, conn.frame_begun + options_.peer_timeout);
   if (!conn.output.empty()) {
     deadline = std::min(deadline, conn.last_progress + options_.peer_timeout);
   }
@@ -431,8 +490,10 @@ void ControlChannel::check(Connection& conn, Time now) {
     return std::chrono::duration<double>(now - since).count();
   };
   switch (conn.state) {
+    case Connection::State::kWaiting:
+      return start_dial(conn, now);
     case Connection::State::kDialing:
-      return fail_dial(conn, fmt::format("no answer within {:.1f} s", seconds(conn.since)));
+      return fail_dial(conn, fmt::format("no answer within {:.1f} s", seconds(conn.since)), now);
     case Connection::State::kClosing:
       return forget(conn);
     case Connection::State::kGone:
@@ -449,9 +510,9 @@ void ControlChannel::check(Connection& conn, Time now) {
                 fmt::format("nothing heard for {:.1f} s", seconds(conn.last_in)));
   }
   // Whole frames that wait for their turn here are no fault of the peer.
-  if (!conn.input.empty() && !conn.in_backlog && now >= conn.frame_begun + options_.peer_timeout) {
+  if (conn.unframed > 0 && !conn.in_backlog && now >= conn.frame_begun + options_.peer_timeout) {
     return drop(conn, CloseReason::kHalfFrame,
-                fmt::format("{} bytes of a frame, unfinished for {:.1f} s", conn.input.size(),
+                fmt::format("{} bytes of a frame, unfinished for {:.1f} s", conn.unframed,
                             seconds(conn.frame_begun)));
   }
   if (!conn.output.empty() && now >= conn.last_progress + options_.peer_timeout) {
@@ -459,7 +520,7 @@ void ControlChannel::check(Connection& conn, Time now) {
                 fmt::format("{} bytes unread for {:.1f} s", conn.output.size(),
                             seconds(conn.last_progress)));
   }
-  if (conn.admitted && now >= conn.last_out + options_.ping_interval) {
+  if (conn.admitted && !options_.ping.empty() && now >= conn.last_out + options_.ping_interval) {
     counters_.pings.add();
     send(conn.id, options_.ping, now);
   }
@@ -473,11 +534,6 @@ void ControlChannel::handle_timers(Time now) {
     poller_.modify(listener_.get(), EPOLLIN, kListenerTag);
   }
   std::vector<ConnId> all;
-  all.swap(failed_dials_);
-  for (const ConnId id : all) {
-    if (Connection* conn = find(id)) fail_dial(*conn, "the system refused");
-  }
-  all.clear();
   all.reserve(connections_.size());
   for (const auto& [id, conn] : connections_) all.push_back(conn->id);
   for (const ConnId id : all) {
@@ -485,7 +541,6 @@ void ControlChannel::handle_timers(Time now) {
   }
   next_check_ = accept_again_;
   for (const auto& [id, conn] : connections_) wake_by(deadline_of(*conn));
-  if (!failed_dials_.empty()) wake_by(now);
   bury();
 }
 
@@ -499,7 +554,7 @@ void ControlChannel::close(ConnId id) {
 void ControlChannel::close_after_flush(ConnId id, Time now) {
   Connection* conn = find(id);
   if (conn == nullptr || conn->state == Connection::State::kClosing) return;
-  if (conn->state == Connection::State::kDialing) return forget(*conn);
+  if (!conn->fd || conn->state == Connection::State::kDialing) return forget(*conn);
   conn->state = Connection::State::kClosing;
   conn->since = now;
   if (!conn->in_unflushed) unflushed_.push_back(id);
@@ -509,8 +564,6 @@ void ControlChannel::close_after_flush(ConnId id, Time now) {
 
 void ControlChannel::drop(Connection& conn, CloseReason reason, const std::string& text) {
   switch (reason) {
-    case CloseReason::kNotAFrame:
-    case CloseReason::kFrameTooLong:
     case CloseReason::kHalfFrame:
     case CloseReason::kNotReading:
       counters_.dropped_hostile.add();

@@ -19,13 +19,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "agent/backoff.h"
 #include "agent/byte_buffer.h"
 #include "agent/poller.h"
+#include "agent/resolver.h"
 #include "agent/tcp.h"
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/unique_fd.h"
 #include "baton/result.h"
+#include "wire/frame.h"
 
 namespace baton {
 
@@ -34,14 +37,13 @@ namespace baton {
 struct ConnId {
   std::uint64_t value = 0;
   auto operator<=>(const ConnId&) const = default;
+  bool dialed() const { return (value & 1) != 0; }  // by this side; the others were accepted
 };
 
 struct ChannelOptions {
-  // Bytes of the whole frame at whose begin `head` lies; 0: more must arrive before that can be
-  // said; an error: this is no frame, and the connection is worth nothing.
-  using FrameSize = Result<std::size_t> (*)(std::span<const std::byte> head);
-  FrameSize frame_size = nullptr;
-  std::vector<std::byte> ping;  // sent to an admitted peer that was sent nothing for ping_interval
+  // One whole frame, sent to an admitted peer that was sent nothing for ping_interval; empty: none
+  // is.
+  std::vector<std::byte> ping;
 
   Duration connect_timeout = std::chrono::seconds(2);
   Duration stranger_timeout = std::chrono::seconds(2);  // until admitted
@@ -51,9 +53,7 @@ struct ChannelOptions {
   Duration linger = std::chrono::seconds(1);  // last words of close_after_flush
 
   std::uint32_t connections_max = 1024;
-  std::uint32_t strangers_max = 64;  // accepted and not admitted; part of connections_max
-  std::size_t stranger_frame_max = 256U * 1024;
-  std::size_t frame_max = 4U * 1024 * 1024;
+  std::uint32_t strangers_max = 64;           // accepted and not admitted; part of connections_max
   std::size_t output_max = 8U * 1024 * 1024;  // waiting for one peer to read
 
   // Of one connection a turn; the rest waits for the next.
@@ -63,21 +63,19 @@ struct ChannelOptions {
 };
 
 enum class CloseReason : std::uint8_t {
-  kDialFailed,    // refused, unreachable, or no answer within connect_timeout
-  kPeerClosed,    // orderly or by reset: its process has ended or dropped us
-  kSilent,        // admitted, and not a byte for peer_timeout
-  kNotAFrame,     // what it sent cannot be one
-  kFrameTooLong,  // announced more than is allowed
-  kHalfFrame,     // began one and did not finish it within peer_timeout
-  kNotReading,    // output_max waits for it, or it took none for peer_timeout
-  kNotAdmitted,   // a stranger for too long
-  kCrowded,       // no place: too many connections or strangers
+  kDialFailed,   // refused, unreachable, or no answer within connect_timeout
+  kPeerClosed,   // orderly or by reset: its process has ended or dropped us
+  kSilent,       // admitted, and not a byte for peer_timeout
+  kHalfFrame,    // began one and did not finish it within peer_timeout
+  kNotReading,   // output_max waits for it, or it took none for peer_timeout
+  kNotAdmitted,  // a stranger for too long
+  kCrowded,      // no place: too many connections or strangers
 };
 std::string_view to_string(CloseReason reason);
 
 struct ChannelCounters {
   Counter accepted, dialed, opened, closed, frames_in, frames_out, bytes_in, bytes_out, pings;
-  Counter dropped_hostile;    // kNotAFrame, kFrameTooLong, kHalfFrame, kNotReading
+  Counter dropped_hostile;    // bad streams, kHalfFrame, kNotReading
   Counter dropped_strangers;  // kNotAdmitted, kCrowded
   Gauge connections;
 };
@@ -88,8 +86,9 @@ class ChannelUser {
  public:
   virtual ~ChannelUser() = default;
   virtual void on_open(ConnId conn, bool dialed) = 0;
-  virtual void on_frame(ConnId conn,
-                        std::span<const std::byte> frame) = 0;  // valid during the call
+  virtual void on_frame(ConnId conn, const wire::Frame& frame) = 0;  // valid during the call
+  // What it sent cannot be cut into frames: the time for last words. It is closed after the call.
+  virtual void on_bad_stream(ConnId conn, const Error& error) = 0;
   // Not for connections that this side closed. `text` is a sentence for people.
   virtual void on_close(ConnId conn, CloseReason reason, const std::string& text) = 0;
 };
@@ -106,8 +105,9 @@ class ControlChannel {
   bool listens_on_loopback() const { return loopback_; }
   const ChannelCounters& counters() const { return counters_; }
 
-  // on_open or on_close(kDialFailed) follows from a later turn, also when it fails at once.
-  ConnId dial(const tcp::Address& address, Time now);
+  // on_open or on_close(kDialFailed) follows from a later turn, also when it fails at once. An
+  // address that failed before is tried after a growing pause.
+  ConnId dial(const std::string& host, std::uint16_t port, Time now);
   // From here on heartbeats are sent and expected, and long frames are taken.
   void admit(ConnId conn, Time now);
   bool is_open(ConnId conn) const;
@@ -126,10 +126,14 @@ class ControlChannel {
   void handle_timers(Time now);
   // Sends what is queued, as far as sockets take it.
   void flush(Time now);
+  // Something that was to be sent still waits here, or last words may still be read.
+  bool has_unsent() const;
   // When handle_timers() has something to do next.
   Time next_deadline() const { return next_check_; }
 
-  // The listener's tag; connections have larger ones. Others in the same poller use smaller ones.
+  // The channel's own tags; connections have larger ones. Others in the same poller use smaller
+  // ones.
+  static constexpr std::uint64_t kResolverTag = 14;
   static constexpr std::uint64_t kListenerTag = 15;
 
  private:
@@ -139,11 +143,15 @@ class ControlChannel {
   void accept_some(Time now);
   void pause_accepting(Time now);
   Connection* find(ConnId conn) const;
-  Connection& add(UniqueFd fd, const tcp::Address& address, Time now);
+  Connection& add(bool dialed, Time now);
+  void start_dial(Connection& conn, Time now);
+  void connect_to(Connection& conn, const tcp::Address& address, Time now);
+  void take_resolved(Time now);
   void finish_dial(Connection& conn, Time now);
-  void fail_dial(Connection& conn, const std::string& text);
+  void fail_dial(Connection& conn, const std::string& text, Time now);
   void read_some(Connection& conn, Time now);
   void take_frames(Connection& conn, Time now);
+  void refuse_stream(Connection& conn, const Error& error, Time now);
   void discard_input(Connection& conn);
   void write_some(Connection& conn, Time now);
   void watch_output(Connection& conn, bool on);
@@ -160,13 +168,15 @@ class ControlChannel {
   ChannelUser& user_;
   ChannelCounters counters_;
 
+  Resolver resolver_;
+  Backoff backoff_;
   UniqueFd listener_;
   std::uint16_t listen_port_ = 0;
   bool loopback_ = true;
   bool accepting_ = true;
   Time accept_again_ = kNever;
 
-  std::uint64_t last_id_ = kListenerTag;
+  std::uint64_t last_id_ = 16;
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<Connection>> graveyard_;  // closed during this call, perhaps in use
   std::deque<ConnId> strangers_;  // accepted, oldest first; may name gone ones
@@ -174,7 +184,6 @@ class ControlChannel {
   std::vector<ConnId> backlog_;  // with whole frames left over
   std::vector<ConnId> unflushed_;
   std::vector<ConnId> scratch_;
-  std::vector<ConnId> failed_dials_;
   Time next_check_ = kNever;
 };
 
