@@ -25,6 +25,9 @@ enum class KvDtype : std::uint8_t { kBfloat16, kFloat32 };
 struct ModelOptions {
   int threads = 1;                        // compute threads of this model, > 0
   KvDtype kv_dtype = KvDtype::kBfloat16;  // how K and V are kept in the pool
+  // "" chooses what suits this machine; else "scalar", "avx2", "avx512", "onednn-f32" or
+  // "onednn-bf16". The environment variable BATON_KERNELS stands in for "".
+  std::string kernels = {};
 };
 
 struct ModelConfig {
