@@ -29,10 +29,11 @@ baton into it in full stride. Nobody asks for it, nobody looks back, and nobody 
 TOPICS = ["a lighthouse", "the tide", "an old map", "a night train", "bread", "a violin", "snow", "the number seven"]
 
 
-def prompts():
+def prompts(short=False):
     """Eight completions whose prompts grow from a few words to about two thousand tokens; odd ones are sampled."""
     for i, topic in enumerate(TOPICS):
         text = PASSAGE.replace("\n", " ") * (0 if i == 0 else 2 ** (i - 1) if i < 5 else 2 + 4 * (i - 3))
+        text = text[:200 * i] if short else text
         body = {"prompt": f"{text}Now a short story about {topic}. Once", "max_tokens": 24 + 4 * i,
                 "return_token_ids": True}
         body |= {"temperature": 0.8, "top_p": 0.95, "seed": 1000 + i} if i % 2 else {"temperature": 0}
@@ -115,7 +116,7 @@ def disaggregated(args):
         answers = [collect(router, "/v1/chat/completions", chat_body, lambda t: print(t, end="", flush=True))]
         print("\n\nEight prompts of different length at once ...", flush=True)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers += pool.map(lambda body: collect(router, "/v1/completions", body), prompts())
+            answers += pool.map(lambda body: collect(router, "/v1/completions", body), prompts(args.short))
         for name, side in sides.items():
             try:
                 side.wait_whole(20)
@@ -152,7 +153,7 @@ def one_process(args):
         chat_body = {"messages": CHAT, "max_tokens": 64, "temperature": 0, "return_token_ids": True}
         answers = [collect(port, "/v1/chat/completions", chat_body)]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers += pool.map(lambda body: collect(port, "/v1/completions", body), prompts())
+            answers += pool.map(lambda body: collect(port, "/v1/completions", body), prompts(args.short))
         return answers
     finally:
         single.stop()
@@ -194,6 +195,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baton", type=pathlib.Path, default=ROOT / "build/release/src/apps/baton")
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--short", action="store_true", help="shorter prompts, for a small model and its short context")
     parser.add_argument("--report", type=pathlib.Path, default=ROOT / "build/demo/report.json")
     parser.add_argument("--serve-flag", dest="serve_flags", action="append", default=[], metavar="FLAG",
                         help="passed to every server, e.g. --serve-flag=--max-model-len=4096")

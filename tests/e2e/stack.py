@@ -3,10 +3,12 @@
 Standard library only. Nothing here waits by sleeping: it waits for a condition, within a limit.
 """
 import contextlib
+import ctypes
 import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -17,8 +19,37 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HOST = "127.0.0.1"
 
 
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIVE = []  # stacks and processes of the running test, for the logs of a failure
+
+
+def die_with_parent():
+    """In the child, before exec: a test run that is killed leaves no servers behind."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def baton_binary():
     return pathlib.Path(os.environ.get("BATON_BINARY", ROOT / "build/release/src/apps/baton"))
+
+
+def beside_binary(name):
+    """A tool of the same build."""
+    build = baton_binary().resolve().parent.parent.parent
+    found = sorted(build.glob(f"**/{name}"))
+    if not found:
+        raise AssertionError(f"no {name} in {build}")
+    return found[0]
+
+
+def real_model():
+    return pathlib.Path(os.environ.get("BATON_MODELS", ROOT / "build/models")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def make_small_model(path, *arguments):
+    subprocess.run([str(beside_binary("baton-make-gguf")), "random", str(path), *map(str, arguments)],
+                   check=True, capture_output=True)
+    return path
 
 
 def free_ports(count):
@@ -31,6 +62,16 @@ def free_ports(count):
     finally:
         for s in sockets:
             s.close()
+
+
+def is_free(port):
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((HOST, port))
+            return True
+        except OSError:
+            return False
 
 
 def wait_for(what, condition, limit=30.0):
@@ -78,26 +119,97 @@ class Stream:
         self.done = False
 
     def __iter__(self):
-        data = []
-        while True:
-            line = self.response.readline()
-            if not line:
+        for data in events_of(self.response):
+            if data == "[DONE]":
+                self.done = True
                 return
-            line = line.decode().rstrip("\r\n")
-            if line.startswith("data:"):
-                data.append(line[5:].strip())
-            elif not line and data:
-                text, data = "\n".join(data), []
-                if text == "[DONE]":
-                    self.done = True
-                    return
-                yield json.loads(text)
+            yield json.loads(data)
 
     def close(self):
         with contextlib.suppress(OSError):
             if self.connection.sock:
                 self.connection.sock.shutdown(socket.SHUT_RDWR)
         self.connection.close()
+
+
+class Client(threading.Thread):
+    """One request in the background, streaming or plain, that notes what came and when it ended."""
+
+    def __init__(self, port, body, stream=True, path="/v1/completions", timeout=120.0):
+        super().__init__(daemon=True)
+        self.path, self.stream = path, stream
+        self.body = {"temperature": 0, "ignore_eos": True, "return_token_ids": True, **body, "stream": stream}
+        self.connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+        self.status, self.headers, self.tokens, self.text = 0, {}, [], ""
+        self.error = None     # the body's or event's error object
+        self.broken = None    # the connection ended in the middle of the answer
+        self.complete = False  # the whole answer came
+        self.ended_at = None
+        self.connection.connect()
+        self.start()
+
+    def run(self):
+        try:
+            self.connection.request("POST", self.path, json.dumps(self.body), {"Content-Type": "application/json"})
+            response = self.connection.getresponse()
+            self.headers = {k.lower(): v for k, v in response.getheaders()}
+            self.status = response.status
+            if self.status == 200 and self.stream:
+                self._events(response)
+            else:
+                body = json.loads(response.read())
+                self.error = body.get("error")
+                for choice in body.get("choices", []):
+                    self._choice(choice)
+                self.complete = self.error is None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.broken = error
+        finally:
+            self.ended_at = time.monotonic()
+
+    def _choice(self, choice):
+        self.tokens += choice.get("token_ids") or []
+        self.text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+
+    def _events(self, response):
+        for data in events_of(response):
+            if data == "[DONE]":
+                self.complete = True
+                return
+            event = json.loads(data)
+            if "error" in event:
+                self.error = event["error"]
+            for choice in event.get("choices", []):
+                self._choice(choice)
+        if self.error is None:
+            self.broken = ConnectionError("the stream ended without [DONE]")
+
+    def leave(self):
+        """The client goes away: its socket is closed whatever the answer's state."""
+        with contextlib.suppress(OSError, AttributeError):
+            self.connection.sock.shutdown(socket.SHUT_RDWR)
+        self.join(30)
+        self.connection.close()
+
+    def finish(self, limit=60.0):
+        self.join(limit)
+        if self.is_alive():
+            raise AssertionError(f"no end of the answer within {limit:g} s (status {self.status}, "
+                                 f"{len(self.tokens)} tokens)")
+        self.connection.close()
+        return self
+
+
+def events_of(response):
+    """The data of each server-sent event."""
+    data = []
+    while line := response.readline():
+        line = line.decode().rstrip("\r\n")
+        if line.startswith("data:"):
+            data.append(line[5:].strip())
+        elif not line and data:
+            yield "\n".join(data)
+            data = []
 
 
 class Process:
@@ -111,7 +223,8 @@ class Process:
         self.lines = []
         self.popen = subprocess.Popen(
             [str(baton_binary()), *self.arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **self.env}, errors="replace")
+            env={**os.environ, **self.env}, errors="replace", preexec_fn=die_with_parent)
+        LIVE.append(self)
         self.reader = threading.Thread(target=self._read, args=(self.popen,), daemon=True)
         self.reader.start()
         return self
@@ -137,6 +250,8 @@ class Process:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end within {limit:g} s\n{self.output}") from None
         self.reader.join(5)
+        if self in LIVE:
+            LIVE.remove(self)
         return code
 
     def stop(self, limit=30.0):
@@ -171,14 +286,21 @@ class Instance(Process):
     def blocks(self):
         return self.about()["blocks"]
 
-    def metrics(self):
-        """Name (labels dropped, values of one name added up) -> value."""
-        values = {}
+    def samples(self):
+        """Lines of /metrics: [(name, {label: value}, value)]."""
+        found = []
         for line in request(self.port, "GET", "/metrics", timeout=10).body.decode().splitlines():
             if line and not line.startswith("#"):
-                name, value = line.split("{")[0].split(" ")[0], float(line.rsplit(" ", 1)[1])
-                values[name] = values.get(name, 0.0) + value
-        return values
+                name = re.split("[{ ]", line)[0]
+                found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', line)), float(line.rsplit(" ", 1)[1])))
+        return found
+
+    def metric(self, name, **labels):
+        """The sum of a metric's samples that have these labels; a name that is not there fails."""
+        values = [v for n, have, v in self.samples() if n == name and labels.items() <= have.items()]
+        if not values:
+            raise AssertionError(f"{self.name} has no metric {name} {labels or ''}")
+        return sum(values)
 
     def whole(self):
         """Every block is free: nothing used, nothing quarantined."""
@@ -187,6 +309,35 @@ class Instance(Process):
 
     def wait_whole(self, limit=30.0):
         wait_for(f"all blocks of {self.name} are free", self.whole, limit)
+
+    def at_rest(self):
+        """What is not at rest, as text; empty once nothing is under way and nothing is held."""
+        about, samples = self.about(), self.samples()
+        blocks, requests = about["blocks"], about["requests"]
+        held = {name: sum(v for n, _, v in samples if n == name) for name in (
+            "baton_transfers_open", "baton_leases_held", "baton_requests_waiting_for_remote_kv")}
+        wrong = [f"{name} {value:g}" for name, value in held.items() if value]
+        wrong += [f"requests {name} {requests[name]}" for name in ("running", "waiting") if requests[name]]
+        if blocks["free"] != blocks["total"] or blocks["used"] or blocks["quarantined"]:
+            wrong.append(f"blocks {blocks}")
+        if blocks["free"] + blocks["used"] + blocks["quarantined"] != blocks["total"]:
+            wrong.append(f"blocks do not add up: {blocks}")
+        return "; ".join(wrong)
+
+    def wait_at_rest(self, limit=30.0):
+        """Waits for the condition; returns how many seconds it took."""
+        begin = time.monotonic()
+        while wrong := self.at_rest():
+            if time.monotonic() - begin > limit:
+                raise AssertionError(f"{self.name} not at rest within {limit:g} s: {wrong}")
+            time.sleep(0.01)
+        return time.monotonic() - begin
+
+
+def complete(port, prompt="A short question.", timeout=60.0, **more):
+    """A plain greedy completion; returns the Answer."""
+    body = {"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": True, **more}
+    return request(port, "POST", "/v1/completions", body, timeout=timeout)
 
 
 class Stack:
@@ -240,10 +391,30 @@ class Stack:
                 process.wait()
 
     def wait_whole(self, limit=30.0):
-        """The standing check after every test: all blocks are free on every instance that lives."""
+        """All blocks are free on every instance that lives."""
         for instance in self.instances:
             if instance.running():
                 instance.wait_whole(limit)
+
+    def standing_checks(self, limit=30.0):
+        """What must hold after every test: nothing under way, nothing held, and the next request is answered."""
+        for instance in self.instances:
+            instance.wait_at_rest(limit)
+            assert request(instance.port, "GET", "/health").status == 200, f"{instance.name} is not healthy"
+        assert request(self.port, "GET", "/health").status == 200, "the router is not healthy"
+        moved = self.prefill[0].metric("baton_handovers_total", side="prefill", outcome="done")
+        answer = complete(self.port)
+        assert answer.status == 200, f"the following request: {answer.status} {answer.body!r}\n{self.logs()}"
+        for instance in self.instances:
+            instance.wait_at_rest(limit)
+        if len(self.prefill) == len(self.decode) == 1:
+            after = self.prefill[0].metric("baton_handovers_total", side="prefill", outcome="done")
+            assert after == moved + 1, "the following request was answered without a hand-over"
+
+    def bytes_moved(self):
+        """(written by all P, received by all D)."""
+        return (sum(p.metric("baton_bytes_written_total") for p in self.prefill),
+                sum(d.metric("baton_bytes_received_total") for d in self.decode))
 
     def logs(self):
         return "\n".join(f"--- {p.name}\n{p.output[-3000:]}" for p in [self.router, *self.instances])
