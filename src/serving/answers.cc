@@ -1,0 +1,235 @@
+#include "serving/answers.h"
+
+#include <fmt/format.h>
+
+#include "http/sse.h"
+
+namespace baton::serving {
+namespace {
+
+std::string_view finish_name(engine::FinishReason reason) {
+  switch (reason) {
+    case engine::FinishReason::kStop:
+      return "stop";
+    case engine::FinishReason::kLength:
+      return "length";
+    case engine::FinishReason::kHandedOver:
+      return "length";  // P's share ends with its one token
+    case engine::FinishReason::kAborted:
+      return "abort";
+    case engine::FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+bool is_failure(const engine::Output& output) {
+  return output.finish == engine::FinishReason::kError ||
+         output.finish == engine::FinishReason::kAborted;
+}
+
+// Names the cause, the transfer and both engines where a hand-over was to blame.
+ApiError error_of(const engine::Output& output, const AnswerContext& context) {
+  ApiError error;
+  if (output.finish == engine::FinishReason::kAborted) {
+    error.status = 503;
+    error.message = "the request was aborted: this instance is stopping";
+    return error;
+  }
+  error.status = http_status(output.error.code);
+  error.message = output.error.message;
+  if (!output.handover || output.handover->outcome == Outcome::kDone) return error;
+  const Event& event = *output.handover;
+  const bool is_prefill = event.side == Side::kPrefill;
+  error.status = http_status(event.cause);
+  error.cause = to_string(event.cause);
+  error.transfer_id = event.transfer.to_string();
+  error.prefill = is_prefill ? context.engine_id : event.peer;
+  error.decode = is_prefill ? event.peer : context.engine_id;
+  error.message = fmt::format("hand-over {} from {} to {} failed ({}): {}", error.transfer_id,
+                              error.prefill, error.decode, error.cause, event.text);
+  return error;
+}
+
+std::string record_of(const engine::Output& output, const AnswerContext& context) {
+  SideRecord record;
+  record.engine_id = context.engine_id;
+  record.block_size = context.block_size;
+  record.computed_prompt_tokens = output.computed_prompt_tokens;
+  record.first_token_time = output.first_token_time;
+  record.second_token_time = output.second_token_time;
+  record.handover = output.handover;
+  return side_record(record);
+}
+
+Usage usage_of(const engine::Output& output) {
+  return {output.prompt_tokens, output.completion_tokens};
+}
+
+// stream: false.
+class WholeAnswer : public Answer {
+ public:
+  WholeAnswer(AnswerContext context, std::shared_ptr<http::ResponseWriter> writer)
+      : context_(std::move(context)), writer_(std::move(writer)) {}
+
+  void on_output(engine::Output&& output) override {
+    text_ += output.text;
+    tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
+    if (!output.finish) return;
+    if (is_failure(output)) return respond_error(*writer_, error_of(output, context_));
+    Choice choice;
+    choice.text = text_;
+    choice.token_ids = tokens_;
+    choice.show_token_ids = context_.show_token_ids;
+    choice.finish_reason = finish_name(*output.finish);
+    choice.stop_reason = output.stop_reason;
+    const std::string record = context_.debug ? record_of(output, context_) : "";
+    writer_->respond(200, kJson, whole_body(context_.head, choice, usage_of(output), {}, record));
+  }
+
+ private:
+  const AnswerContext context_;
+  const std::shared_ptr<http::ResponseWriter> writer_;
+  std::string text_;
+  std::vector<TokenId> tokens_;
+};
+
+// stream: true. The head of the answer goes out with the first output, so that a request which
+// fails before it has a status that says so.
+class StreamAnswer : public Answer {
+ public:
+  StreamAnswer(AnswerContext context, std::shared_ptr<http::ResponseWriter> writer)
+      : context_(std::move(context)), writer_(std::move(writer)) {}
+
+  void on_output(engine::Output&& output) override {
+    if (is_failure(output)) return fail_with(error_of(output, context_));
+    if (!started_) start();
+    const bool has_news = !output.text.empty() || !output.tokens.empty();
+    if (has_news || output.finish) write_chunk(output);
+    if (!output.finish) return;
+    if (context_.include_usage) send(usage_chunk_body(context_.head, usage_of(output)));
+    send("[DONE]");
+    writer_->finish();
+  }
+
+ private:
+  void start() {
+    started_ = true;
+    writer_->start_stream(200, std::string(http::kSseContentType), {{"Cache-Control", "no-cache"}});
+    if (context_.head.endpoint == Endpoint::kChat) send(role_chunk_body(context_.head));
+  }
+
+  void write_chunk(const engine::Output& output) {
+    Choice choice;
+    choice.text = output.text;
+    choice.token_ids = output.tokens;
+    choice.show_token_ids = context_.show_token_ids;
+    if (output.finish) choice.finish_reason = finish_name(*output.finish);
+    choice.stop_reason = output.stop_reason;
+    std::string baton;
+    if (output.is_first_token && context_.remote_prefill) baton = kFirstTokenMark;
+    if (output.finish && context_.debug) baton = record_of(output, context_);
+    send(chunk_body(context_.head, choice, baton));
+  }
+
+  // After the head is out an error can only be an event; the stream then ends without [DONE].
+  void fail_with(const ApiError& error) {
+    if (!started_) return respond_error(*writer_, error);
+    writer_->write(http::format_sse("error", error_body(error)));
+    writer_->finish();
+  }
+
+  void send(std::string_view data) { writer_->write(http::format_sse(data)); }
+
+  const AnswerContext context_;
+  const std::shared_ptr<http::ResponseWriter> writer_;
+  bool started_ = false;
+};
+
+// P's leg. Streamed: an event when the prompt is prefilled, then one when the hand-over ended; the
+// caller who closes the connection in between cancels the transfer. Plain (vLLM's way): answered as
+// soon as the blocks are pinned; from then on the lease alone holds them.
+class PrefillAnswer : public Answer {
+ public:
+  PrefillAnswer(AnswerContext context, std::shared_ptr<http::ResponseWriter> writer)
+      : context_(std::move(context)), writer_(std::move(writer)) {}
+
+  void on_output(engine::Output&& output) override {
+    if (output.prefilled && !prefilled_) on_prefilled(output);
+    if (output.finish) on_finished(output);
+  }
+
+ private:
+  std::string where() const {
+    const RemoteOffer& offer = *context_.offer;
+    return kv_answer(offer.transfer, offer.address, offer.tp_size);
+  }
+
+  void on_prefilled(const engine::Output& output) {
+    prefilled_ = true;
+    if (!context_.stream) {
+      Choice choice;
+      choice.text = output.text;
+      choice.token_ids = output.tokens;
+      choice.show_token_ids = context_.show_token_ids;
+      choice.finish_reason = finish_name(engine::FinishReason::kHandedOver);
+      const Usage usage = {output.prompt_tokens, static_cast<std::uint32_t>(output.tokens.size())};
+      writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where()));
+      return;
+    }
+    Prefilled prefilled;
+    prefilled.transfer_id = context_.offer->transfer.to_string();
+    prefilled.prompt_tokens = output.prompt_tokens;
+    if (!output.tokens.empty()) prefilled.first_token = output.tokens.front();
+    prefilled.first_text = output.text;
+    writer_->start_stream(200, std::string(http::kSseContentType), {{"Cache-Control", "no-cache"}});
+    writer_->write(http::format_sse(prefilled_body(prefilled, where())));
+  }
+
+  void on_finished(const engine::Output& output) {
+    if (!prefilled_) return respond_error(*writer_, unfinished(output));
+    if (!context_.stream) return;
+    Outcome outcome = is_failure(output) ? Outcome::kFailed : Outcome::kDone;
+    Cause cause = Cause::kNone;
+    std::string text = output.error.message;
+    if (output.handover) {
+      outcome = output.handover->outcome;
+      cause = output.handover->cause;
+      text = output.handover->text;
+    }
+    const std::string record = record_of(output, context_);
+    writer_->write(http::format_sse(handover_body(outcome, cause, text, record)));
+    writer_->write(http::format_sse("[DONE]"));
+    writer_->finish();
+  }
+
+  // It ended before the prompt was computed.
+  ApiError unfinished(const engine::Output& output) const {
+    if (is_failure(output)) return error_of(output, context_);
+    ApiError error;
+    error.message = fmt::format("transfer {} ended before its prompt was computed",
+                                context_.offer->transfer.to_string());
+    return error;
+  }
+
+  const AnswerContext context_;
+  const std::shared_ptr<http::ResponseWriter> writer_;
+  bool prefilled_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Answer> make_answer(AnswerContext context,
+                                    std::shared_ptr<http::ResponseWriter> writer) {
+  if (context.offer) return std::make_unique<PrefillAnswer>(std::move(context), std::move(writer));
+  if (context.stream) return std::make_unique<StreamAnswer>(std::move(context), std::move(writer));
+  return std::make_unique<WholeAnswer>(std::move(context), std::move(writer));
+}
+
+void respond_error(http::ResponseWriter& writer, const ApiError& error) {
+  http::Headers extra;
+  if (error.status == 429 || error.status == 503) extra.add("Retry-After", "1");
+  writer.respond(error.status, kJson, error_body(error), std::move(extra));
+}
+
+}  // namespace baton::serving

@@ -1,0 +1,52 @@
+// Turns what the engine says of one request into the HTTP answer: a stream, a whole body, or P's
+// leg. Driven by the engine's callback; never blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "baton/agent.h"
+#include "engine/engine.h"
+#include "http/server.h"
+#include "serving/completion_answer.h"
+#include "serving/completion_request.h"
+
+namespace baton::serving {
+
+// P: what D is told to find this instance and the transfer.
+struct RemoteOffer {
+  TransferId transfer;
+  PeerAddress address;
+  std::uint32_t tp_size = 1;
+};
+
+struct AnswerContext {
+  AnswerHead head;
+  bool stream = false;
+  bool include_usage = false;
+  bool show_token_ids = false;
+  bool debug = false;                // the answer's end carries this side's record
+  bool remote_prefill = false;       // D: the first token's chunk is marked for the router
+  std::optional<RemoteOffer> offer;  // set: this is P's leg
+  std::string engine_id;
+  std::uint32_t block_size = 1;
+};
+
+class Answer {
+ public:
+  virtual ~Answer() = default;
+  // One thread. Nothing more after an Output that finishes.
+  virtual void on_output(engine::Output&& output) = 0;
+};
+
+std::unique_ptr<Answer> make_answer(AnswerContext context,
+                                    std::shared_ptr<http::ResponseWriter> writer);
+
+// Answers a request that was not accepted.
+void respond_error(http::ResponseWriter& writer, const ApiError& error);
+
+inline constexpr char kJson[] = "application/json";
+
+}  // namespace baton::serving

@@ -1,0 +1,179 @@
+#include "serving/completion_answer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "serving/json.h"
+
+namespace baton::serving {
+namespace {
+
+Json head_of(const AnswerHead& head, bool chunk) {
+  const bool chat = head.endpoint == Endpoint::kChat;
+  return {{"id", head.id},
+          {"object", !chat   ? "text_completion"
+                     : chunk ? "chat.completion.chunk"
+                             : "chat.completion"},
+          {"created", head.created},
+          {"model", head.model}};
+}
+
+Json usage_of(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+}
+
+void add_finish(const Choice& choice, Json& out) {
+  out["logprobs"] = nullptr;
+  out["finish_reason"] = choice.finish_reason.empty() ? Json(nullptr) : Json(choice.finish_reason);
+  if (!choice.finish_reason.empty()) {
+    out["stop_reason"] = choice.stop_reason ? Json(*choice.stop_reason) : Json(nullptr);
+  }
+  if (choice.show_token_ids) out["token_ids"] = choice.token_ids;
+}
+
+// `text` is an object that has members already.
+std::string with_member(std::string text, std::string_view name, std::string_view json) {
+  if (json.empty()) return text;
+  text.pop_back();
+  text += fmt::format(",\"{}\":{}}}", name, json);
+  return text;
+}
+
+Json handover_of(const Event& event, std::uint32_t block_size) {
+  const std::uint32_t blocks = (event.range.size() + block_size - 1) / block_size;
+  return {{"side", event.side == Side::kPrefill ? "prefill" : "decode"},
+          {"transfer_id", event.transfer.to_string()},
+          {"binding", event.attempt.binding},
+          {"attempt", event.attempt.attempt},
+          {"outcome", to_string(event.outcome)},
+          {"cause", to_string(event.cause)},
+          {"text", event.text},
+          {"peer", event.peer},
+          {"range", {event.range.begin, event.range.end}},
+          {"bytes", event.bytes},
+          {"bytes_planned", event.bytes_planned},
+          {"writes", event.writes},
+          {"blocks", blocks},
+          {"blocks_verified", event.blocks_verified},
+          {"first_token", event.first_token ? Json(*event.first_token) : Json(nullptr)},
+          {"times_ns",
+           {{"registered", event.times.registered},
+            {"ready", event.times.ready},
+            {"first_write", event.times.first_write},
+            {"last_byte", event.times.last_byte},
+            {"told", event.times.told}}}};
+}
+
+std::string hex(std::uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
+
+}  // namespace
+
+std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string_view baton) {
+  Json inner = {{"index", 0}};
+  if (head.endpoint == Endpoint::kChat) {
+    inner["delta"] = choice.text.empty() ? Json::object() : Json{{"content", choice.text}};
+  } else {
+    inner["text"] = choice.text;
+  }
+  add_finish(choice, inner);
+  Json body = head_of(head, true);
+  body["choices"] = Json::array({std::move(inner)});
+  return with_member(to_text(body), "baton", baton);
+}
+
+std::string role_chunk_body(const AnswerHead& head) {
+  Json body = head_of(head, true);
+  body["choices"] = Json::array({{{"index", 0},
+                                  {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                  {"logprobs", nullptr},
+                                  {"finish_reason", nullptr}}});
+  return to_text(body);
+}
+
+std::string usage_chunk_body(const AnswerHead& head, const Usage& usage) {
+  Json body = head_of(head, true);
+  body["choices"] = Json::array();
+  body["usage"] = usage_of(usage);
+  return to_text(body);
+}
+
+std::string whole_body(const AnswerHead& head, const Choice& choice, const Usage& usage,
+                       std::string_view kv_transfer_params, std::string_view baton) {
+  Json inner = {{"index", 0}};
+  if (head.endpoint == Endpoint::kChat) {
+    inner["message"] = {{"role", "assistant"}, {"content", choice.text}};
+  } else {
+    inner["text"] = choice.text;
+  }
+  add_finish(choice, inner);
+  Json body = head_of(head, false);
+  body["choices"] = Json::array({std::move(inner)});
+  body["usage"] = usage_of(usage);
+  return with_member(with_member(to_text(body), "kv_transfer_params", kv_transfer_params), "baton",
+                     baton);
+}
+
+std::string side_record(const SideRecord& record) {
+  Json body = {{"engine_id", record.engine_id},
+               {"computed_prompt_tokens", record.computed_prompt_tokens},
+               {"first_token_ns", record.first_token_time},
+               {"second_token_ns", record.second_token_time}};
+  body["handover"] =
+      record.handover ? handover_of(*record.handover, record.block_size) : Json(nullptr);
+  return to_text(body);
+}
+
+std::string prefilled_body(const Prefilled& prefilled, std::string_view kv_transfer_params) {
+  Json body = {{"object", "baton.prefilled"},
+               {"transfer_id", prefilled.transfer_id},
+               {"prompt_tokens", prefilled.prompt_tokens}};
+  body["first_token"] = prefilled.first_token
+                            ? Json{{"id", *prefilled.first_token}, {"text", prefilled.first_text}}
+                            : Json(nullptr);
+  return with_member(to_text(body), "kv_transfer_params", kv_transfer_params);
+}
+
+std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
+                          std::string_view baton) {
+  const Json body = {{"object", "baton.handover"},
+                     {"outcome", to_string(outcome)},
+                     {"cause", to_string(cause)},
+                     {"text", text}};
+  return with_member(to_text(body), "baton", baton);
+}
+
+std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size) {
+  return to_text(Json{{"do_remote_prefill", true},
+                      {"do_remote_decode", false},
+                      {"transfer_id", transfer.to_string()},
+                      {"transfer_mode", "push"},
+                      {"remote_engine_id", peer.engine_id},
+                      {"remote_host", peer.host},
+                      {"remote_port", peer.port},
+                      {"remote_incarnation", hex(peer.incarnation)},
+                      {"remote_block_ids", Json::array()},
+                      {"tp_size", tp_size}});
+}
+
+std::string models_body(std::span<const std::string> names, std::int64_t created,
+                        std::uint32_t max_model_len) {
+  Json list = Json::array();
+  for (const std::string& name : names) {
+    Json entry = {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "baton"}};
+    if (max_model_len > 0) entry["max_model_len"] = max_model_len;
+    list.push_back(std::move(entry));
+  }
+  return to_text(Json{{"object", "list"}, {"data", std::move(list)}});
+}
+
+std::int64_t unix_seconds() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(since).count();
+}
+
+}  // namespace baton::serving

@@ -1,0 +1,83 @@
+// Answers as JSON text in OpenAI's form, and what P and D say beside it: which chunk is the first
+// token, that a prompt is prefilled, how the hand-over went. A "baton" member never reaches a
+// client that did not ask for it: the router takes it out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "baton/event.h"
+#include "baton/ids.h"
+#include "serving/completion_request.h"
+
+namespace baton::serving {
+
+// What every body of one answer begins with.
+struct AnswerHead {
+  Endpoint endpoint = Endpoint::kCompletions;
+  std::string id;            // "cmpl-..." or "chatcmpl-..."
+  std::string model;         // as served
+  std::int64_t created = 0;  // seconds since 1970
+};
+
+struct Usage {
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t completion_tokens = 0;
+};
+
+struct Choice {
+  std::string_view text;
+  std::span<const TokenId> token_ids;
+  bool show_token_ids = false;
+  std::string_view finish_reason;  // "": not finished
+  std::optional<std::string> stop_reason;
+};
+
+// One piece of a stream: the text of a server-sent event. `baton` is a JSON object or "".
+std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string_view baton = {});
+// Chat only: the piece that comes before the first text.
+std::string role_chunk_body(const AnswerHead& head);
+// The last piece where stream_options.include_usage is set.
+std::string usage_chunk_body(const AnswerHead& head, const Usage& usage);
+// A whole answer; `kv_transfer_params` and `baton` are JSON objects or "".
+std::string whole_body(const AnswerHead& head, const Choice& choice, const Usage& usage,
+                       std::string_view kv_transfer_params = {}, std::string_view baton = {});
+
+// `baton` of the chunk that holds the request's first token: a router that has already sent P's
+// drops it.
+inline constexpr std::string_view kFirstTokenMark = R"({"first_token":true})";
+
+// What one side tells of a request when asked to (kv_transfer_params.debug).
+struct SideRecord {
+  std::string engine_id;
+  std::uint32_t block_size = 1;
+  std::uint32_t computed_prompt_tokens = 0;
+  std::int64_t first_token_time = 0;  // CLOCK_MONOTONIC, ns; 0: none
+  std::int64_t second_token_time = 0;
+  std::optional<Event> handover;
+};
+std::string side_record(const SideRecord& record);
+
+// P's stream. First that the prompt is computed and its blocks are pinned, then how it ended.
+struct Prefilled {
+  std::string transfer_id;
+  std::uint32_t prompt_tokens = 0;
+  std::optional<TokenId> first_token;  // where P samples it
+  std::string first_text;              // its text; may be empty (half a character, a stop string)
+};
+std::string prefilled_body(const Prefilled& prefilled, std::string_view kv_transfer_params);
+std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
+                          std::string_view baton);
+
+// kv_transfer_params of P's answer: where D finds P.
+std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size);
+
+std::string models_body(std::span<const std::string> names, std::int64_t created,
+                        std::uint32_t max_model_len);
+
+std::int64_t unix_seconds();
+
+}  // namespace baton::serving

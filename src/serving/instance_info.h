@@ -1,0 +1,44 @@
+// What an instance says of itself at GET /baton/instance. The router learns P's hand-over address
+// and identity from it, so that nobody types them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baton/result.h"
+
+namespace baton::serving {
+
+struct InstanceInfo {
+  bool ready = false;  // it can serve a request now
+  std::string version;
+  std::string engine_id;  // "": no hand-over configured
+  std::uint64_t incarnation = 0;
+  std::string role;           // "kv_producer", "kv_consumer", "kv_both"
+  std::string mode;           // "push" or "pull"
+  std::string handover_host;  // where the control channel listens; a router replaces 0.0.0.0
+  std::uint16_t handover_port = 0;
+  std::uint32_t tp_size = 1;
+  std::uint32_t pp_size = 1;
+  std::vector<std::string> models;  // served names
+  std::string weights;              // fingerprint
+  std::string kernel_family;
+  std::string kv_load_failure_policy;  // "fail" or "recompute"
+  std::uint32_t block_size = 0;
+  std::uint32_t max_model_len = 0;
+  std::uint32_t blocks_free = 0, blocks_used = 0, blocks_quarantined = 0, blocks_total = 0;
+  std::uint64_t requests_running = 0, requests_waiting = 0;
+
+  bool can_prefill() const { return role == "kv_producer" || role == "kv_both"; }
+  bool can_decode() const { return role == "kv_consumer" || role == "kv_both"; }
+};
+
+std::string to_json(const InstanceInfo& info);
+
+// Names the field that is missing or of the wrong type. Unknown members are ignored, so that newer
+// instances and older routers go together.
+Result<InstanceInfo> parse_instance_info(std::string_view body);
+
+}  // namespace baton::serving

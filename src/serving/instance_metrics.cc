@@ -1,0 +1,165 @@
+#include "serving/instance_metrics.h"
+
+#include "serving/metric_page.h"
+
+namespace baton::serving {
+namespace {
+
+double of(const Counter& counter) {
+  return static_cast<double>(counter.value());
+}
+double of(const Gauge& gauge) {
+  return static_cast<double>(gauge.value());
+}
+
+// Names and meanings are vLLM's.
+void add_engine(const MetricsSource& source, MetricPage& page) {
+  const engine::EngineMetrics& m = *source.engine;
+  page.gauge("vllm:num_requests_running", "Number of requests in model execution batches.",
+             of(m.requests_running));
+  page.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.",
+             of(m.requests_waiting));
+  const double total = source.blocks.total;
+  page.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
+             total > 0 ? (total - source.blocks.free) / total : 0);
+  page.gauge("vllm:cache_config_info", "Information of the cache configuration.", 1,
+             {{"block_size", std::to_string(source.block_size)},
+              {"num_gpu_blocks", std::to_string(source.blocks.total)},
+              {"enable_prefix_caching", "False"}});
+  page.counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.",
+               of(m.prompt_tokens));
+  page.counter("vllm:generation_tokens_total", "Number of generation tokens processed.",
+               of(m.generation_tokens));
+  const std::string success = "vllm:request_success_total";
+  const std::string success_help = "Count of finished requests by reason.";
+  page.counter(success, success_help, of(m.finished_stop), {{"finished_reason", "stop"}});
+  page.counter(success, success_help, of(m.finished_length), {{"finished_reason", "length"}});
+  page.counter(success, success_help, of(m.finished_aborted), {{"finished_reason", "abort"}});
+  page.counter(success, success_help, of(m.finished_error), {{"finished_reason", "error"}});
+  page.counter(success, success_help, of(m.finished_handed_over),
+               {{"finished_reason", "handed_over"}});
+  page.counter("vllm:num_preemptions_total", "Cumulative number of preemptions.",
+               of(m.preemptions));
+  page.histogram("vllm:time_to_first_token_seconds", "Time to first token in seconds.",
+                 m.time_to_first_token_seconds);
+  page.histogram("vllm:inter_token_latency_seconds", "Inter-token latency in seconds.",
+                 m.inter_token_latency_seconds);
+  page.histogram("vllm:e2e_request_latency_seconds", "End to end request latency in seconds.",
+                 m.e2e_request_latency_seconds);
+  page.histogram("vllm:request_queue_time_seconds", "Time spent in the waiting phase.",
+                 m.request_queue_time_seconds);
+}
+
+void add_engine_own(const MetricsSource& source, MetricPage& page) {
+  const engine::EngineMetrics& m = *source.engine;
+  page.gauge("baton_requests_waiting_for_remote_kv", "Decode requests whose KV is on its way.",
+             of(m.requests_waiting_for_remote_kv));
+  const std::string blocks = "baton_kv_blocks";
+  const std::string help = "Blocks of the KV pool by state; the states add up to the pool.";
+  page.gauge(blocks, help, source.blocks.free, {{"state", "free"}});
+  page.gauge(blocks, help, source.blocks.used, {{"state", "used"}});
+  page.gauge(blocks, help, source.blocks.quarantined, {{"state", "quarantined"}});
+  page.counter("baton_computed_prompt_tokens_total",
+               "Prompt positions that this instance ran through the model; a decode instance that "
+               "computes more than one a request prefilled again.",
+               of(m.computed_prompt_tokens));
+  page.counter("baton_engine_steps_total", "Steps of the engine loop.", of(m.steps));
+  page.counter("baton_kv_load_failures_total", "Hand-overs that failed at this decode instance.",
+               of(m.kv_load_failures));
+  page.counter("baton_kv_load_recomputed_total",
+               "Requests whose prompt was computed here because the hand-over failed.",
+               of(m.kv_load_recomputed));
+}
+
+void add_handover_ends(const AgentMetrics& m, MetricPage& page) {
+  const std::string name = "baton_handovers_total";
+  const std::string help = "Attempts of hand-overs that ended on this side, by outcome.";
+  page.counter(name, help, of(m.prefill_done), {{"side", "prefill"}, {"outcome", "done"}});
+  page.counter(name, help, of(m.prefill_failed), {{"side", "prefill"}, {"outcome", "failed"}});
+  page.counter(name, help, of(m.prefill_cancelled),
+               {{"side", "prefill"}, {"outcome", "cancelled"}});
+  page.counter(name, help, of(m.decode_done), {{"side", "decode"}, {"outcome", "done"}});
+  page.counter(name, help, of(m.decode_failed), {{"side", "decode"}, {"outcome", "failed"}});
+  page.counter(name, help, of(m.decode_cancelled), {{"side", "decode"}, {"outcome", "cancelled"}});
+  page.counter("vllm:nixl_num_failed_transfers", "Number of failed KV transfers.",
+               of(m.prefill_failed) + of(m.decode_failed));
+  page.counter("vllm:nixl_num_kv_expired_reqs",
+               "Number of requests whose finished KV nobody took before the lease ended.",
+               of(m.leases_expired));
+}
+
+void add_handover_work(const AgentMetrics& m, MetricPage& page) {
+  page.counter("baton_bytes_written_total", "KV bytes written to decode instances.",
+               of(m.bytes_written));
+  page.counter("baton_bytes_received_total", "KV bytes received from prefill instances.",
+               of(m.bytes_received));
+  page.counter("baton_blocks_written_total", "KV blocks written.", of(m.blocks_written));
+  page.counter("baton_blocks_received_total", "KV blocks received.", of(m.blocks_received));
+  page.counter("baton_writes_posted_total", "Writes posted to the fabric.", of(m.writes_posted));
+  page.counter("baton_runs_merged_total", "Block pieces that were merged into an earlier write.",
+               of(m.runs_merged));
+  page.counter("baton_immediates_received_total", "Completion immediates received.",
+               of(m.immediates_received));
+  page.counter("baton_immediates_unknown_total",
+               "Immediates that name no slot, or an old generation of one.",
+               of(m.immediates_unknown));
+  page.counter("baton_blocks_verified_total", "Blocks whose hash agreed on both sides.",
+               of(m.blocks_verified));
+  page.counter("baton_blocks_corrupt_total", "Blocks whose hash differed.", of(m.blocks_corrupt));
+}
+
+void add_contract(const AgentMetrics& m, MetricPage& page) {
+  page.counter("baton_stale_messages_total",
+               "Messages of an old incarnation, connection, attempt or generation.",
+               of(m.stale_messages));
+  page.counter("baton_refused_messages_total", "Malformed or hostile messages.",
+               of(m.refused_messages));
+  page.counter("baton_refused_peers_total", "Peers refused at the handshake.", of(m.refused_peers));
+  page.counter("baton_leases_expired_total", "Leases that nobody renewed.", of(m.leases_expired));
+  page.counter("baton_leases_renewed_total", "Renewals of leases.", of(m.leases_renewed));
+  page.counter("baton_retransmits_total", "Control messages sent again.", of(m.retransmits));
+  page.counter("baton_peers_lost_total", "Peers that died, fell silent or restarted.",
+               of(m.peers_lost));
+  const std::string open = "baton_transfers_open";
+  const std::string open_help = "Transfers under way.";
+  page.gauge(open, open_help, of(m.transfers_prefill), {{"side", "prefill"}});
+  page.gauge(open, open_help, of(m.transfers_decode), {{"side", "decode"}});
+  page.gauge("baton_leases_held", "Finished prompts held for a decode instance.",
+             of(m.leases_held));
+  page.gauge("baton_peers_connected", "Peers with a live control connection.",
+             of(m.peers_connected));
+}
+
+void add_handover_times(const AgentMetrics& m, MetricPage& page) {
+  page.histogram("baton_handover_seconds", "Decode side: from registered to told.",
+                 m.handover_seconds);
+  page.histogram("baton_match_seconds",
+                 "Prefill side: from the later of registration and ready to the first write.",
+                 m.match_seconds);
+  page.histogram("baton_write_seconds",
+                 "Prefill side: from the first write to the last completion.", m.write_seconds);
+  page.histogram("baton_detect_seconds", "Decode side: from the last immediate to told.",
+                 m.detect_seconds);
+  page.histogram("baton_register_wait_seconds",
+                 "Prefill side: how long finished blocks waited for a registration.",
+                 m.register_wait_seconds);
+  page.histogram("vllm:nixl_xfer_time_seconds", "Transfer duration of KV cache transfers.",
+                 m.write_seconds);
+}
+
+}  // namespace
+
+std::string metrics_text(const MetricsSource& source) {
+  MetricPage page({{"model_name", source.model_name}, {"engine", source.engine_id}});
+  add_engine(source, page);
+  add_engine_own(source, page);
+  if (source.agent != nullptr) {
+    add_handover_ends(*source.agent, page);
+    add_handover_work(*source.agent, page);
+    add_contract(*source.agent, page);
+    add_handover_times(*source.agent, page);
+  }
+  return page.text();
+}
+
+}  // namespace baton::serving

@@ -1,0 +1,26 @@
+// The text of an instance's GET /metrics: vLLM's own names where vLLM has the metric, so that its
+// dashboards read them, and baton_ for the rest. docs/metrics.md lists them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "baton/metrics.h"
+#include "engine/engine.h"
+
+namespace baton::serving {
+
+struct MetricsSource {
+  std::string model_name;
+  std::string engine_id;
+  const engine::EngineMetrics* engine = nullptr;
+  const AgentMetrics* agent = nullptr;  // null without hand-over
+  engine::Engine::Blocks blocks;
+  std::uint32_t block_size = 0;
+};
+
+std::string metrics_text(const MetricsSource& source);
+
+inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace baton::serving

@@ -1,0 +1,337 @@
+#include "serving/instance_server.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "http/server.h"
+#include "serving/answers.h"
+#include "serving/completion_request.h"
+#include "serving/http_names.h"
+#include "serving/instance_info.h"
+#include "serving/instance_metrics.h"
+#include "serving/version.h"
+
+namespace baton::serving {
+namespace {
+
+using Writer = std::shared_ptr<http::ResponseWriter>;
+
+std::string_view role_name(Role role) {
+  switch (role) {
+    case Role::kProducer:
+      return "kv_producer";
+    case Role::kConsumer:
+      return "kv_consumer";
+    case Role::kBoth:
+      return "kv_both";
+  }
+  return "kv_both";
+}
+
+std::size_t longest_piece(const model::Tokenizer& tokenizer) {
+  std::size_t longest = 1;
+  for (std::size_t i = 0; i < tokenizer.vocab_size(); ++i) {
+    longest = std::max(longest, tokenizer.piece(static_cast<TokenId>(i), true).size());
+  }
+  return longest;
+}
+
+class InstanceServerImpl : public InstanceServer {
+ public:
+  explicit InstanceServerImpl(InstanceServerOptions options)
+      : options_(std::move(options)), created_(unix_seconds()) {}
+
+  ~InstanceServerImpl() override {
+    if (server_) stop(Duration::zero());
+  }
+
+  Status listen() {
+    http::ServerOptions server;
+    server.host = options_.host;
+    server.port = options_.port;
+    auto started = http::Server::start(std::move(server), [this](http::Request request, Writer w) {
+      handle(request, std::move(w));
+    });
+    if (!started) return tl::unexpected<Error>(started.error());
+    server_ = std::move(*started);
+    return {};
+  }
+
+  void attach(const Served& served) override {
+    BATON_CHECK(!ready_);
+    served_ = served;
+    longest_piece_ = longest_piece(*served.tokenizer);
+    ready_.store(true, std::memory_order_release);
+  }
+
+  std::uint16_t port() const override { return server_->port(); }
+
+  void stop(Duration grace) override {
+    stopping_ = true;
+    server_->stop(grace);
+  }
+
+ private:
+  bool is_loaded() const { return ready_.load(std::memory_order_acquire); }
+  bool can_serve() const { return is_loaded() && !stopping_; }
+  engine::Engine& engine() const { return *served_.engine; }
+
+  // Runs on the server's thread.
+  void handle(const http::Request& request, Writer writer) {
+    const std::string_view path = request.path;
+    const bool completions = path == "/v1/completions";
+    if (completions || path == "/v1/chat/completions") {
+      if (request.method != "POST") return wrong_method(*writer, request, "POST");
+      complete(completions ? Endpoint::kCompletions : Endpoint::kChat, request, std::move(writer));
+      return;
+    }
+    const bool known = path == "/health" || path == "/metrics" || path == "/version" ||
+                       path == "/baton/instance" || path == "/v1/models";
+    if (!known) return not_found(*writer, request);
+    if (request.method != "GET") return wrong_method(*writer, request, "GET");
+    if (path == "/health") return health(*writer);
+    if (path == "/metrics") return metrics(*writer);
+    if (path == "/version") return writer->respond(200, kJson, version_body());
+    if (path == "/baton/instance") return writer->respond(200, kJson, to_json(describe()));
+    models(*writer);
+  }
+
+  ApiError unavailable() const {
+    ApiError error;
+    error.status = 503;
+    error.message = stopping_ ? "this instance is stopping" : "the model is still being loaded";
+    return error;
+  }
+
+  void health(http::ResponseWriter& writer) const {
+    if (!can_serve()) return respond_error(writer, unavailable());
+    writer.respond(200, kJson, R"({"status":"ok"})");
+  }
+
+  void models(http::ResponseWriter& writer) const {
+    const std::uint32_t length = is_loaded() ? engine().options().max_model_len : 0;
+    writer.respond(200, kJson, models_body(options_.model_names, created_, length));
+  }
+
+  void metrics(http::ResponseWriter& writer) const {
+    if (!is_loaded()) return respond_error(writer, unavailable());
+    MetricsSource source;
+    source.model_name = options_.model_names.front();
+    source.engine_id = engine_id().empty() ? "0" : engine_id();
+    source.engine = &engine().metrics();
+    source.agent = engine().agent() == nullptr ? nullptr : &engine().agent()->metrics();
+    source.blocks = engine().blocks();
+    source.block_size = engine().options().block_size;
+    writer.respond(200, std::string(kMetricsContentType), metrics_text(source));
+  }
+
+  std::string engine_id() const {
+    return engine().agent() == nullptr ? "" : engine().agent()->id().engine_id;
+  }
+
+  InstanceInfo describe() const {
+    InstanceInfo info;
+    info.version = version();
+    info.models = options_.model_names;
+    info.ready = can_serve();
+    if (!is_loaded()) return info;
+    const engine::EngineOptions& options = engine().options();
+    if (const Agent* agent = engine().agent(); agent != nullptr && options.agent) {
+      info.engine_id = agent->id().engine_id;
+      info.incarnation = agent->id().incarnation;
+      info.role = role_name(options.agent->role);
+      info.mode = options.agent->mode == Mode::kPush ? "push" : "pull";
+      info.handover_host = agent->control_address().host;
+      info.handover_port = agent->control_address().port;
+    }
+    info.weights = engine().model_config().fingerprint;
+    info.kernel_family = engine().kernel_family();
+    const bool recompute = options.load_failure_policy == engine::LoadFailurePolicy::kRecompute;
+    info.kv_load_failure_policy = recompute ? "recompute" : "fail";
+    info.block_size = options.block_size;
+    info.max_model_len = options.max_model_len;
+    describe_load(info);
+    return info;
+  }
+
+  void describe_load(InstanceInfo& info) const {
+    const engine::Engine::Blocks blocks = engine().blocks();
+    info.blocks_free = blocks.free;
+    info.blocks_used = blocks.used;
+    info.blocks_quarantined = blocks.quarantined;
+    info.blocks_total = blocks.total;
+    const auto count = [](const Gauge& g) {
+      return static_cast<std::uint64_t>(std::max<std::int64_t>(0, g.value()));
+    };
+    info.requests_running = count(engine().metrics().requests_running);
+    info.requests_waiting = count(engine().metrics().requests_waiting);
+  }
+
+  void complete(Endpoint endpoint, const http::Request& request, Writer writer) {
+    if (!can_serve()) return respond_error(*writer, unavailable());
+    ApiResult<CompletionRequest> parsed = parse_completion_request(endpoint, request.body);
+    if (!parsed) return respond_error(*writer, parsed.error());
+    if (request.headers.get(kDebugHeader) == "1") {
+      if (!parsed->kv) parsed->kv.emplace();
+      parsed->kv->debug = true;
+    }
+    if (ApiResult<void> run = submit(*parsed, request, writer); !run) {
+      respond_error(*writer, run.error());
+    }
+  }
+
+  ApiResult<void> check_model(const CompletionRequest& request) const {
+    const auto& names = options_.model_names;
+    if (request.model.empty()) return {};
+    if (std::find(names.begin(), names.end(), request.model) != names.end()) return {};
+    return refuse(404,
+                  fmt::format("The model `{}` does not exist. Served: {}", request.model,
+                              fmt::join(names, ", ")),
+                  "model");
+  }
+
+  static std::string too_long(std::uint32_t limit, std::string_view tokens) {
+    return fmt::format(
+        "This model's maximum context length is {} tokens. However, the prompt has {} tokens. "
+        "Please shorten it.",
+        limit, tokens);
+  }
+
+  ApiResult<std::vector<TokenId>> encode(CompletionRequest& request) const {
+    const model::Tokenizer& tokenizer = *served_.tokenizer;
+    if (!request.prompt_tokens.empty()) return std::move(request.prompt_tokens);
+    const bool chat = request.endpoint == Endpoint::kChat;
+    std::string text = std::move(request.prompt_text);
+    if (chat) {
+      Result<std::string> rendered = served_.chat_template->render(request.messages);
+      if (!rendered) return refuse(400, rendered.error().message, "messages");
+      text = std::move(*rendered);
+    }
+    // A text that cannot fit is not worth the time of being cut into tokens.
+    const std::uint32_t limit = engine().options().max_model_len;
+    const std::size_t least = text.size() / longest_piece_;
+    if (least > limit) {
+      return refuse(400, too_long(limit, fmt::format("at least {}", least)),
+                    chat ? "messages" : "prompt");
+    }
+    std::vector<TokenId> tokens = tokenizer.encode(text, true);
+    if (!chat && tokenizer.add_bos() && tokenizer.bos()) {
+      tokens.insert(tokens.begin(), *tokenizer.bos());
+    }
+    return tokens;
+  }
+
+  // The prompt, and what it may grow to, against the context.
+  ApiResult<std::uint32_t> token_limit(const CompletionRequest& request, std::size_t prompt) const {
+    const bool chat = request.endpoint == Endpoint::kChat;
+    const std::uint32_t limit = engine().options().max_model_len;
+    if (prompt >= limit) {
+      return refuse(400, too_long(limit, fmt::format("{}", prompt)), chat ? "messages" : "prompt");
+    }
+    const auto left = limit - static_cast<std::uint32_t>(prompt);
+    const std::uint32_t wanted =
+        request.max_tokens.value_or(chat ? left : std::min(left, kDefaultMaxTokens));
+    if (wanted <= left) return wanted;
+    return refuse(400,
+                  fmt::format("This model's maximum context length is {} tokens. However, you "
+                              "requested {} tokens ({} in the prompt, {} in the completion). "
+                              "Please reduce the length of either one.",
+                              limit, prompt + wanted, prompt, wanted),
+                  "max_tokens");
+  }
+
+  ApiResult<void> set_transfer(const CompletionRequest& request, engine::Request& run,
+                               AnswerContext& context) const {
+    if (!request.kv) return {};
+    const KvTransferParams& kv = *request.kv;
+    context.debug = kv.debug;
+    if (!kv.do_remote_decode && !kv.do_remote_prefill) return {};
+    const Agent* agent = engine().agent();
+    if (agent == nullptr) {
+      return refuse(
+          400,
+          "kv_transfer_params asks for a hand-over, and this instance was started without "
+          "--kv-transfer-config",
+          "kv_transfer_params");
+    }
+    if (kv.do_remote_decode) {
+      const TransferId transfer = kv.transfer_id.value_or(TransferId::random());
+      run.remote_decode = engine::RemoteDecode{transfer, kv.first_token};
+      context.offer = RemoteOffer{transfer, agent->control_address(), 1};
+      context.offer->address.engine_id = agent->id().engine_id;
+      context.offer->address.incarnation = agent->id().incarnation;
+    } else {
+      run.remote_prefill =
+          engine::RemotePrefill{*kv.transfer_id, kv.binding, kv.peer, kv.first_token};
+      context.remote_prefill = true;
+    }
+    return {};
+  }
+
+  AnswerContext context_for(const CompletionRequest& request, const http::Request& http) const {
+    AnswerContext context;
+    context.head.endpoint = request.endpoint;
+    context.head.id = answer_id(request.endpoint, request_name(http.headers));
+    context.head.model = request.model.empty() ? options_.model_names.front() : request.model;
+    context.head.created = unix_seconds();
+    context.stream = request.stream;
+    context.include_usage = request.include_usage;
+    context.show_token_ids = request.return_token_ids;
+    context.engine_id = engine_id();
+    context.block_size = engine().options().block_size;
+    return context;
+  }
+
+  ApiResult<void> submit(CompletionRequest& request, const http::Request& http,
+                         const Writer& writer) {
+    if (ApiResult<void> known = check_model(request); !known) return known;
+    AnswerContext context = context_for(request, http);
+    engine::Request run;
+    if (ApiResult<void> set = set_transfer(request, run, context); !set) return set;
+    ApiResult<std::vector<TokenId>> prompt = encode(request);
+    if (!prompt) return tl::unexpected<ApiError>(prompt.error());
+    const ApiResult<std::uint32_t> limit = token_limit(request, prompt->size());
+    if (!limit) return tl::unexpected<ApiError>(limit.error());
+    run.id = fmt::format("{}-{}", context.head.id, next_request_++);
+    run.prompt = std::move(*prompt);
+    run.sampling = std::move(request.sampling);
+    run.sampling.max_tokens = *limit;
+    const std::string id = run.id;
+    // std::function wants to be copied.
+    const std::shared_ptr<Answer> answer = make_answer(std::move(context), writer);
+    const Status accepted = engine().submit(
+        std::move(run), [answer](engine::Output&& o) { answer->on_output(std::move(o)); });
+    if (!accepted) return refuse(http_status(accepted.error().code), accepted.error().message);
+    // Only now: a client that is gone already must find its request there to be aborted.
+    writer->on_closed([this, id] { engine().abort(id); });
+    return {};
+  }
+
+  const InstanceServerOptions options_;
+  const std::int64_t created_;
+  Served served_;
+  std::size_t longest_piece_ = 1;
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> stopping_{false};
+  std::uint64_t next_request_ = 0;  // server's thread
+  std::unique_ptr<http::Server> server_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<InstanceServer>> InstanceServer::start(InstanceServerOptions options) {
+  BATON_CHECK(!options.model_names.empty());
+  auto made = std::make_unique<InstanceServerImpl>(std::move(options));
+  if (Status listening = made->listen(); !listening) {
+    return tl::unexpected<Error>(listening.error());
+  }
+  return made;
+}
+
+}  // namespace baton::serving

@@ -1,0 +1,44 @@
+// The HTTP side of one instance: OpenAI's endpoints, /health, /metrics, /version and
+// /baton/instance over an engine. It listens before the model is loaded, so that a port in use is
+// known at once and /health can say "not yet".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "baton/result.h"
+#include "engine/engine.h"
+#include "model/chat_template.h"
+#include "model/tokenizer.h"
+
+namespace baton::serving {
+
+struct InstanceServerOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;             // 0: any free one
+  std::vector<std::string> model_names;  // at least one; answers carry the first
+};
+
+// What requests run on. The pointers must outlive the server.
+struct Served {
+  engine::Engine* engine = nullptr;
+  const model::Tokenizer* tokenizer = nullptr;
+  const model::ChatTemplate* chat_template = nullptr;
+};
+
+class InstanceServer {
+ public:
+  // Listens; requests are answered 503 until attach().
+  static Result<std::unique_ptr<InstanceServer>> start(InstanceServerOptions options);
+  virtual ~InstanceServer() = default;  // as stop(0)
+
+  virtual void attach(const Served& served) = 0;  // once
+  virtual std::uint16_t port() const = 0;
+  // Accepts no more, lets running requests end for as long as `grace`, aborts the rest.
+  virtual void stop(Duration grace) = 0;
+};
+
+}  // namespace baton::serving

@@ -1,0 +1,33 @@
+// JSON for the few .cc files that read or write it. Heavy: never include this from a header.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "baton/result.h"
+
+namespace baton::serving {
+
+using Json = nlohmann::ordered_json;
+
+// Refuses what is not JSON (the message says where) and what nests deeper than 64, so that nothing
+// that walks the value can run out of stack.
+Result<Json> parse_json(std::string_view text);
+
+// Compact. Broken UTF-8 becomes U+FFFD, never an exception.
+std::string to_text(const Json& value);
+
+// A member of an object; null pointer if absent or JSON's null.
+const Json* find(const Json& object, std::string_view key);
+
+// A text member, or the fallback if it is absent or of another type.
+std::string text_or(const Json& object, std::string_view key, std::string_view fallback);
+
+// A non-negative integer member, or the fallback.
+std::uint64_t uint_or(const Json& object, std::string_view key, std::uint64_t fallback);
+
+// For messages: the value as JSON, cut to a length that fits a line.
+std::string shown(const Json& value);
+
+}  // namespace baton::serving

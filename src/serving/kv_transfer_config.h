@@ -1,0 +1,30 @@
+// --kv-transfer-config: vLLM's JSON that makes an instance P, D or both.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "baton/agent.h"
+#include "engine/engine.h"
+
+namespace baton::serving {
+
+struct KvTransferConfig {
+  Role role = Role::kBoth;
+  Mode mode = Mode::kPush;
+  std::string engine_id;  // "": to be made up
+  engine::LoadFailurePolicy load_failure_policy = engine::LoadFailurePolicy::kFail;
+  std::optional<std::string> host;    // of the control channel (vLLM: side channel)
+  std::optional<std::uint16_t> port;  // 0: any free one
+  std::optional<std::chrono::milliseconds> lease;
+};
+
+// Every fault at once, one a line, each naming the key, its value and what is known. Unknown keys
+// are faults; what this release cannot do (pull, CUDA buffers, other fabrics) is one with its
+// reason.
+Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json);
+
+}  // namespace baton::serving

@@ -1,0 +1,179 @@
+#include "serving/leg_messages.h"
+
+#include <fmt/format.h>
+
+#include "serving/json.h"
+
+namespace baton::serving {
+namespace {
+
+Json common_params(const LegPlan& plan) {
+  const bool prefill = plan.first_token == engine::FirstToken::kPrefill;
+  return {{"transfer_id", plan.transfer.to_string()},
+          {"first_token", prefill ? "prefill" : "decode"},
+          {"debug", plan.debug}};
+}
+
+Json decode_params(const LegPlan& plan) {
+  Json params = common_params(plan);
+  params["do_remote_prefill"] = true;
+  params["do_remote_decode"] = false;
+  params["binding"] = plan.binding;
+  params["remote_engine_id"] = plan.prefill.engine_id;
+  params["remote_host"] = plan.prefill.host;
+  params["remote_port"] = plan.prefill.port;
+  params["remote_incarnation"] = fmt::format("{:016x}", plan.prefill.incarnation);
+  params["tp_size"] = plan.tp_size;
+  return params;
+}
+
+bool is_greedy(const Json& body) {
+  const Json* temperature = find(body, "temperature");
+  return temperature != nullptr && temperature->is_number() && temperature->get<double>() == 0;
+}
+
+ApiError error_in(const Json& event, std::string_view data) {
+  const Json* error = find(event, "error");
+  const Json* code = error == nullptr ? nullptr : find(*error, "code");
+  const bool known = code != nullptr && code->is_number_integer() && code->get<int>() >= 400 &&
+                     code->get<int>() <= 599;
+  return parse_error_body(known ? code->get<int>() : 502, data);
+}
+
+bool is_role_chunk(const Json& event) {
+  const Json* choices = find(event, "choices");
+  if (choices == nullptr || !choices->is_array() || choices->empty()) return false;
+  const Json* delta = find(choices->front(), "delta");
+  return delta != nullptr && find(*delta, "role") != nullptr &&
+         text_or(*delta, "content", "").empty() &&
+         find(choices->front(), "finish_reason") == nullptr;
+}
+
+// Takes the member out of the object; "" if it is not there.
+std::string take_baton(Json& object) {
+  const auto it = object.find("baton");
+  if (it == object.end()) return "";
+  std::string text = to_text(*it);
+  object.erase("baton");
+  return text;
+}
+
+}  // namespace
+
+Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& plan) {
+  Result<Json> parsed = parse_json(client_body);
+  if (!parsed) return tl::unexpected<Error>(parsed.error());
+  Json& body = *parsed;
+  if (find(body, "seed") == nullptr && !is_greedy(body)) {
+    body["seed"] = plan.seed >> 1;  // 63 bits: every reader of JSON integers takes them
+  }
+  LegBodies bodies;
+  body["kv_transfer_params"] = decode_params(plan);
+  bodies.decode = to_text(body);
+  Json prefill_params = common_params(plan);
+  prefill_params["do_remote_decode"] = true;
+  prefill_params["do_remote_prefill"] = false;
+  body["kv_transfer_params"] = std::move(prefill_params);
+  body["stream"] = true;
+  body.erase("stream_options");
+  bodies.prefill = to_text(body);
+  return bodies;
+}
+
+PrefillEvent read_prefill_event(std::string_view data) {
+  PrefillEvent out;
+  if (data == "[DONE]") {
+    out.kind = PrefillEvent::Kind::kDone;
+    return out;
+  }
+  Result<Json> parsed = parse_json(data);
+  if (!parsed || !parsed->is_object()) return out;
+  const std::string object = text_or(*parsed, "object", "");
+  if (find(*parsed, "error") != nullptr) {
+    out.kind = PrefillEvent::Kind::kError;
+    out.error = error_in(*parsed, data);
+  } else if (object == "baton.prefilled") {
+    out.kind = PrefillEvent::Kind::kPrefilled;
+    const Json* token = find(*parsed, "first_token");
+    const Json* id = token == nullptr ? nullptr : find(*token, "id");
+    if (id != nullptr && id->is_number_integer()) {
+      out.first_token = id->get<TokenId>();
+      out.first_text = text_or(*token, "text", "");
+    }
+  } else if (object == "baton.handover") {
+    out.kind = PrefillEvent::Kind::kHandover;
+    out.outcome = text_or(*parsed, "outcome", "");
+    out.cause = text_or(*parsed, "cause", "");
+    out.text = text_or(*parsed, "text", "");
+    out.record = take_baton(*parsed);
+  }
+  return out;
+}
+
+DecodeEvent read_decode_event(std::string_view data, bool is_after_first) {
+  DecodeEvent out;
+  if (data == "[DONE]") {
+    out.kind = DecodeEvent::Kind::kDone;
+    return out;
+  }
+  // A quotation mark inside a JSON text is escaped, so these can only be members.
+  const bool has_baton = data.find("\"baton\":") != std::string_view::npos;
+  const bool has_error = data.find("\"error\":") != std::string_view::npos;
+  out.data = data;
+  if (is_after_first && !has_baton && !has_error) return out;
+  Result<Json> parsed = parse_json(data);
+  if (!parsed || !parsed->is_object()) {
+    out.kind = DecodeEvent::Kind::kError;
+    out.error.status = 502;
+    out.error.message = "an event that is no JSON object";
+    return out;
+  }
+  if (find(*parsed, "error") != nullptr) {
+    out.kind = DecodeEvent::Kind::kError;
+    out.error = error_in(*parsed, data);
+    return out;
+  }
+  if (is_role_chunk(*parsed)) out.kind = DecodeEvent::Kind::kRole;
+  if (!has_baton) return out;
+  const std::string baton = take_baton(*parsed);
+  out.data = to_text(*parsed);
+  if (baton == kFirstTokenMark) {
+    out.is_first_token = true;
+  } else {
+    out.record = baton;
+  }
+  return out;
+}
+
+std::string take_record(std::string_view body, std::string& record) {
+  record.clear();
+  if (body.find("\"baton\":") == std::string_view::npos) return std::string(body);
+  Result<Json> parsed = parse_json(body);
+  if (!parsed || !parsed->is_object()) return std::string(body);
+  record = take_baton(*parsed);
+  return to_text(*parsed);
+}
+
+std::string routed_record(const TransferId& transfer, std::string_view prefill_record,
+                          std::string_view decode_record) {
+  const auto or_null = [](std::string_view text) { return text.empty() ? "null" : text; };
+  return fmt::format(R"({{"transfer_id":"{}","prefill":{},"decode":{}}})", transfer.to_string(),
+                     or_null(prefill_record), or_null(decode_record));
+}
+
+std::string record_chunk_body(const AnswerHead& head, std::string_view baton) {
+  std::string text = usage_chunk_body(head, {});
+  Result<Json> parsed = parse_json(text);
+  parsed->erase("usage");
+  return with_record(to_text(*parsed), baton);
+}
+
+std::string with_record(std::string body, std::string_view baton) {
+  while (!body.empty() && body.back() != '}') body.pop_back();
+  if (body.empty()) return body;
+  body.pop_back();
+  body += fmt::format(",\"baton\":{}}}", baton);
+  return body;
+}
+
+}  // namespace baton::serving

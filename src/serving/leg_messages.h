@@ -1,0 +1,72 @@
+// What the router says to the two legs of a request, and what it reads in their answers. Pure text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "baton/agent.h"
+#include "baton/ids.h"
+#include "baton/result.h"
+#include "serving/api_error.h"
+#include "serving/completion_answer.h"
+#include "serving/completion_request.h"
+
+namespace baton::serving {
+
+struct LegPlan {
+  TransferId transfer;
+  std::uint32_t binding = 0;
+  engine::FirstToken first_token = engine::FirstToken::kPrefill;
+  PeerAddress prefill;        // where D finds P
+  std::uint32_t tp_size = 1;  // of P
+  std::uint64_t seed = 0;     // for both legs where the client left it out and samples
+  bool debug = false;
+};
+
+struct LegBodies {
+  std::string prefill;  // always streamed: closing its connection cancels the transfer
+  std::string decode;   // streamed as the client asked
+};
+
+// The client's body with the legs' kv_transfer_params in place of whatever it sent there. Every
+// other field, known or not, goes to both. `client_body` passed parse_completion_request().
+Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& plan);
+
+// One event of P's stream.
+struct PrefillEvent {
+  enum class Kind : std::uint8_t { kPrefilled, kHandover, kDone, kError, kOther };
+  Kind kind = Kind::kOther;
+  std::optional<TokenId> first_token;  // kPrefilled
+  std::string first_text;
+  std::string outcome, cause, text;  // kHandover
+  std::string record;                // kHandover: JSON object or ""
+  ApiError error;                    // kError
+};
+PrefillEvent read_prefill_event(std::string_view data);
+
+// One event of D's stream.
+struct DecodeEvent {
+  enum class Kind : std::uint8_t { kChunk, kRole, kDone, kError };
+  Kind kind = Kind::kChunk;
+  bool is_first_token = false;
+  std::string record;  // D's JSON object, with the last chunk in debug mode
+  std::string data;    // what a client may see: without `baton`
+  ApiError error;
+};
+// `is_after_first`: the first token has been seen, so that most chunks need not be parsed.
+DecodeEvent read_decode_event(std::string_view data, bool is_after_first);
+
+// A plain answer of D without `baton`, which becomes `record` ("" if there is none).
+std::string take_record(std::string_view body, std::string& record);
+
+// `baton` of a routed answer in debug mode.
+std::string routed_record(const TransferId& transfer, std::string_view prefill_record,
+                          std::string_view decode_record);
+// A chunk that carries it alone.
+std::string record_chunk_body(const AnswerHead& head, std::string_view baton);
+// A plain body with it.
+std::string with_record(std::string body, std::string_view baton);
+
+}  // namespace baton::serving

@@ -1,0 +1,59 @@
+#include "serving/process.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace baton::serving {
+namespace {
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+}  // namespace
+
+void hold_stop_signals() {
+  const sigset_t set = stop_signals();
+  BATON_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+int wait_for_stop() {
+  const sigset_t set = stop_signals();
+  int number = 0;
+  while (sigwait(&set, &number) != 0) {
+  }
+  return number;
+}
+
+void announce_port(int fd, std::uint16_t port) {
+  if (fd < 0) return;
+  const std::string line = fmt::format("{}\n", port);
+  if (write(fd, line.data(), line.size()) < 0) log::warning("cannot announce port {}", port);
+  close(fd);
+}
+
+std::string base_url(std::string_view host, std::uint16_t port) {
+  const bool v6 = host.find(':') != std::string_view::npos;
+  return v6 ? fmt::format("http://[{}]:{}", host, port) : fmt::format("http://{}:{}", host, port);
+}
+
+bool is_loopback(std::string_view host) {
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
+
+void warn_if_exposed(std::string_view host, std::string_view what) {
+  if (is_loopback(host)) return;
+  log::warning("{} listens on {}: whoever reaches it can use it, there is no authentication", what,
+               host);
+}
+
+}  // namespace baton::serving

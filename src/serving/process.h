@@ -1,0 +1,38 @@
+// What the servers need of a process: how it is told to stop, how it says that it listens, and what
+// it says when it ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+
+namespace baton::serving {
+
+// Exit codes of every command; `baton --help` documents them.
+enum class Exit : int {
+  kOk = 0,
+  kOther = 1,
+  kUsage = 2,   // flag, value or configuration
+  kModel = 3,   // weights missing or unreadable
+  kListen = 4,  // port in use, host unknown
+};
+
+// Blocks SIGINT and SIGTERM for this thread and those it starts, and ignores SIGPIPE. Call before
+// any thread starts; then wait_for_stop() hears them.
+void hold_stop_signals();
+int wait_for_stop();  // the signal's number
+
+// Where a parent wants to know that a child listens: writes the port and a line break to the
+// descriptor and closes it. -1: nobody asked.
+void announce_port(int fd, std::uint16_t port);
+
+// "http://127.0.0.1:8000"; brackets around IPv6 addresses.
+std::string base_url(std::string_view host, std::uint16_t port);
+
+bool is_loopback(std::string_view host);
+// One warning line if the host is not this machine's own.
+void warn_if_exposed(std::string_view host, std::string_view what);
+
+}  // namespace baton::serving

@@ -1,0 +1,480 @@
+#include "serving/relay.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "handover/legs.h"
+#include "http/sse.h"
+#include "serving/answers.h"
+
+namespace baton::serving {
+namespace {
+
+using handover::Leg;
+using handover::LegAction;
+
+// How long P's record may come after D's last token, and how long P's leg may go on after that.
+constexpr Duration kPrefillGrace = std::chrono::seconds(1);
+constexpr std::size_t kBodyMax = 64 << 20;
+
+// A leg's HTTP call.
+struct Call {
+  std::shared_ptr<http::CallHandle> handle;
+  http::SseParser events;
+  int status = 0;
+  std::string body;       // of a plain answer or of an error
+  bool complete = false;  // its stream said [DONE], or its plain answer is whole
+  bool failed = false;    // reported to Legs
+  bool over = false;      // its callbacks have ended
+};
+
+class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
+ public:
+  RelayImpl(RelayContext context, std::shared_ptr<http::ResponseWriter> writer,
+            http::Client& client, UpstreamPool& pool, RouterMetrics& metrics)
+      : context_(std::move(context)),
+        writer_(std::move(writer)),
+        client_(client),
+        pool_(pool),
+        metrics_(metrics),
+        started_at_(now()),
+        legs_(legs_options(context_, started_at_), started_at_) {}
+
+  void start() override {
+    metrics_.running.add(1);
+    {
+      const std::lock_guard lock(mutex_);
+      // D first: its registration may then wait at P, and never P's blocks for it.
+      send(Leg::kDecode);
+      send(Leg::kPrefill);
+    }
+    const std::weak_ptr<RelayImpl> self = weak_from_this();
+    writer_->on_closed([self] {
+      if (const auto relay = self.lock()) relay->on_client_gone();
+    });
+  }
+
+  void on_time(Time at) override {
+    step([&](Actions& actions) {
+      if (hold_until_ != kNever && at >= hold_until_) decode_complete(actions);
+      if (linger_until_ != kNever && at >= linger_until_) cancel_call(prefill_);
+      leg_error_ = {};  // a deadline is no leg's own error
+      legs_.on_time(at, actions);
+    });
+  }
+
+  void on_silent(std::size_t index, const std::string& reason) override {
+    step([&](Actions& actions) {
+      if (index == context_.decode.index) {
+        fail(Leg::kDecode, 504, reason, actions);
+        cancel_call(decode_);
+      }
+      if (index == context_.prefill.index) {
+        prefill_lost(504, reason, actions);
+        cancel_call(prefill_);
+      }
+    });
+  }
+
+  void cancel() override {
+    step([&](Actions& actions) {
+      fail(Leg::kDecode, 503, "the router is stopping", actions);
+      cancel_call(decode_);
+      cancel_call(prefill_);
+    });
+  }
+
+  bool is_over() const override {
+    const std::lock_guard lock(mutex_);
+    return finished_ && prefill_.over && decode_.over;
+  }
+
+ private:
+  using Actions = handover::Legs::Actions;
+
+  static handover::Legs::Options legs_options(const RelayContext& context, Time at) {
+    handover::Legs::Options options;
+    options.first_token_from_prefill =
+        context.stream && context.plan.first_token == engine::FirstToken::kPrefill;
+    options.deadline = at + context.request_timeout;
+    options.idle_timeout = context.idle_timeout;
+    return options;
+  }
+
+  // One event from outside: what it does to the state machine, then what that asks for. Handles are
+  // cancelled after the lock is gone.
+  template <typename Event>
+  void step(Event&& event) {
+    std::vector<std::shared_ptr<http::CallHandle>> cancelled;
+    {
+      const std::lock_guard lock(mutex_);
+      Actions actions;
+      event(actions);
+      perform(actions);
+      cancelled.swap(to_cancel_);
+    }
+    for (const auto& handle : cancelled) handle->cancel();
+  }
+
+  void send(Leg leg) {
+    const bool prefill = leg == Leg::kPrefill;
+    http::Call request;
+    request.method = "POST";
+    request.url = (prefill ? context_.prefill : context_.decode).url + context_.path;
+    request.headers = context_.headers;
+    request.body = std::move(prefill ? context_.bodies.prefill : context_.bodies.decode);
+    request.connect_timeout = context_.connect_timeout;
+    const auto self = shared_from_this();
+    http::CallCallbacks callbacks;
+    callbacks.on_headers = [self, leg](int status, const http::Headers&) {
+      self->step([&](Actions&) { self->call(leg).status = status; });
+    };
+    callbacks.on_data = [self, leg](std::string_view bytes) {
+      self->step([&](Actions& actions) { self->on_data(leg, bytes, actions); });
+    };
+    callbacks.on_end = [self, leg] {
+      self->step([&](Actions& actions) { self->on_call_end(leg, actions); });
+      self->pool_.release(self->picked(leg).index);
+    };
+    callbacks.on_error = [self, leg](const http::CallError& error) {
+      self->step([&](Actions& actions) { self->on_call_error(leg, error, actions); });
+      self->pool_.release(self->picked(leg).index);
+    };
+    call(leg).handle = client_.send(std::move(request), std::move(callbacks));
+  }
+
+  Call& call(Leg leg) { return leg == Leg::kPrefill ? prefill_ : decode_; }
+  const UpstreamPool::Picked& picked(Leg leg) const {
+    return leg == Leg::kPrefill ? context_.prefill : context_.decode;
+  }
+
+  void on_client_gone() {
+    step([&](Actions& actions) {
+      if (finished_) return;
+      client_gone_ = true;
+      legs_.on_client_gone(now(), actions);
+    });
+  }
+
+  void on_data(Leg leg, std::string_view bytes, Actions& actions) {
+    Call& from = call(leg);
+    if (from.failed) return;
+    const bool streamed = from.status == 200 && (leg == Leg::kPrefill || context_.stream);
+    if (!streamed) {
+      if (from.body.size() + bytes.size() > kBodyMax) {
+        return lose(leg, 502, "its answer is too long", actions);
+      }
+      from.body += bytes;
+      return;
+    }
+    Result<std::vector<http::SseEvent>> events = from.events.push(bytes);
+    if (!events) return lose(leg, 502, events.error().message, actions);
+    for (const http::SseEvent& event : *events) {
+      if (from.failed || from.complete) return;
+      if (leg == Leg::kPrefill) {
+        on_prefill_event(read_prefill_event(event.data), actions);
+      } else {
+        on_decode_event(read_decode_event(event.data, after_first_), actions);
+      }
+    }
+  }
+
+  void on_prefill_event(PrefillEvent event, Actions& actions) {
+    switch (event.kind) {
+      case PrefillEvent::Kind::kPrefilled:
+        return on_prefilled(event, actions);
+      case PrefillEvent::Kind::kHandover:
+        prefill_record_ = std::move(event.record);
+        if (event.outcome != "done") {
+          log::warning("transfer {}: {} at {}: {}", context_.plan.transfer.to_string(),
+                       event.outcome, context_.prefill.info.engine_id,
+                       event.text.empty() ? event.cause : event.text);
+        }
+        return;
+      case PrefillEvent::Kind::kDone:
+        prefill_.complete = true;
+        legs_.on_ended(Leg::kPrefill, now(), actions);
+        if (hold_until_ != kNever) decode_complete(actions);
+        return;
+      case PrefillEvent::Kind::kError:
+        leg_error_ = event.error;
+        return prefill_lost(event.error.status, event.error.message, actions);
+      case PrefillEvent::Kind::kOther:
+        return;
+    }
+  }
+
+  void on_prefilled(const PrefillEvent& event, Actions& actions) {
+    prefilled_ = true;
+    if (!context_.stream || !event.first_token) return;
+    Choice choice;
+    choice.text = event.first_text;
+    const std::vector<TokenId> ids = {*event.first_token};
+    choice.token_ids = ids;
+    choice.show_token_ids = context_.show_token_ids;
+    chunk_ = chunk_body(context_.head, choice);
+    legs_.on_chunk(Leg::kPrefill, 0, 1, now(), actions);
+    perform(actions);
+  }
+
+  void on_decode_event(DecodeEvent event, Actions& actions) {
+    if (!event.record.empty()) decode_record_ = std::move(event.record);
+    switch (event.kind) {
+      case DecodeEvent::Kind::kRole:
+        return;  // the answer's head has it
+      case DecodeEvent::Kind::kError:
+        leg_error_ = event.error;
+        return fail(Leg::kDecode, event.error.status, event.error.message, actions);
+      case DecodeEvent::Kind::kDone:
+        decode_.complete = true;
+        return decode_ended(actions);
+      case DecodeEvent::Kind::kChunk:
+        break;
+    }
+    chunk_ = std::move(event.data);
+    if (event.is_first_token) {
+      after_first_ = true;
+      legs_.on_chunk(Leg::kDecode, 0, 1, now(), actions);
+    } else {
+      legs_.on_chunk(Leg::kDecode, legs_.tokens_forwarded(), after_first_ ? 1 : 0, now(), actions);
+    }
+    perform(actions);
+  }
+
+  // In debug mode the end waits for P's record.
+  void decode_ended(Actions& actions) {
+    if (context_.plan.debug && !prefill_.over && !prefill_.complete && !prefill_.failed) {
+      hold_until_ = now() + kPrefillGrace;
+      return;
+    }
+    decode_complete(actions);
+  }
+
+  void decode_complete(Actions& actions) {
+    hold_until_ = kNever;
+    legs_.on_ended(Leg::kDecode, now(), actions);
+  }
+
+  // The call's last callback.
+  void on_call_end(Leg leg, Actions& actions) {
+    Call& from = call(leg);
+    from.over = true;
+    if (from.failed || from.complete) return;
+    if (from.status != 200) {
+      leg_error_ = parse_error_body(from.status, from.body);
+      const std::string message = leg_error_.message;
+      if (leg == Leg::kDecode) return fail(leg, from.status, message, actions);
+      return prefill_lost(from.status, message, actions);
+    }
+    if (leg == Leg::kDecode && !context_.stream) {
+      from.complete = true;
+      plain_ = take_record(from.body, decode_record_);
+      return decode_ended(actions);
+    }
+    lose(leg, 502, "its stream ended without [DONE]", actions);
+  }
+
+  void on_call_error(Leg leg, const http::CallError& error, Actions& actions) {
+    call(leg).over = true;
+    if (call(leg).failed || call(leg).complete) return;
+    if (error.failure == http::CallFailure::kCancelled && legs_.finished()) return;
+    const bool timed_out = error.failure == http::CallFailure::kTimedOut;
+    if (!timed_out) pool_.suspect(picked(leg).index, error.message);
+    lose(leg, timed_out ? 504 : 502, fmt::format("{}: {}", to_string(error.failure), error.message),
+         actions);
+  }
+
+  void lose(Leg leg, int status, const std::string& reason, Actions& actions) {
+    leg_error_ = {};
+    if (leg == Leg::kDecode) return fail(leg, status, reason, actions);
+    prefill_lost(status, reason, actions);
+  }
+
+  // P's leg broke. Once the prompt is prefilled, or where D is set to compute what it did not get,
+  // the outcome is D's to tell: it may hold everything already, it learns of P's end by itself, and
+  // its own answer says what became of the request. A refusal by P always counts.
+  void prefill_lost(int status, const std::string& reason, Actions& actions) {
+    if (prefill_.failed || prefill_.complete) return;
+    const bool recompute = context_.decode.info.kv_load_failure_policy == "recompute";
+    const bool refused = prefill_.status != 0 && prefill_.status != 200;
+    if (refused || !(prefilled_ || recompute)) return fail(Leg::kPrefill, status, reason, actions);
+    prefill_.failed = true;
+    log::warning("transfer {}: the leg at {} ended early, {} decides: {}",
+                 context_.plan.transfer.to_string(), context_.prefill.url, context_.decode.url,
+                 reason);
+    legs_.on_ended(Leg::kPrefill, now(), actions);
+    if (hold_until_ != kNever) decode_complete(actions);
+  }
+
+  void fail(Leg leg, int status, const std::string& reason, Actions& actions) {
+    Call& from = call(leg);
+    if (from.failed || from.complete) return;
+    from.failed = true;
+    legs_.on_failed(leg, status, reason, now(), actions);
+  }
+
+  void cancel_call(Call& which) {
+    if (which.over || !which.handle) return;
+    linger_until_ = &which == &prefill_ ? kNever : linger_until_;
+    to_cancel_.push_back(which.handle);
+  }
+
+  void perform(Actions& actions) {
+    // Performing may not add actions, so that one pass is all.
+    for (const LegAction& action : actions) perform(action);
+    actions.clear();
+  }
+
+  void perform(const LegAction& action) {
+    switch (action.kind) {
+      case LegAction::Kind::kForward:
+        return forward(action.leg);
+      case LegAction::Kind::kDrop:
+        return;
+      case LegAction::Kind::kCancelLeg:
+        return cancel_leg(action.leg);
+      case LegAction::Kind::kErrorResponse:
+        return answer_error(action);
+      case LegAction::Kind::kErrorEvent:
+        return stream_error(action);
+      case LegAction::Kind::kFinish:
+        return finish();
+    }
+  }
+
+  void forward(Leg leg) {
+    if (!first_forwarded_ && legs_.tokens_forwarded() > 0) {
+      first_forwarded_ = true;
+      (leg == Leg::kPrefill ? metrics_.first_from_prefill : metrics_.first_from_decode).add();
+      metrics_.time_to_first_token_seconds.observe(seconds_since_start());
+    }
+    open_stream();
+    writer_->write(http::format_sse(chunk_));
+  }
+
+  void open_stream() {
+    if (stream_open_) return;
+    stream_open_ = true;
+    writer_->start_stream(200, std::string(http::kSseContentType), {{"Cache-Control", "no-cache"}});
+    if (context_.head.endpoint == Endpoint::kChat) {
+      writer_->write(http::format_sse(role_chunk_body(context_.head)));
+    }
+  }
+
+  void cancel_leg(Leg leg) {
+    Call& which = call(leg);
+    if (which.over) return;
+    // D is through: P's leg is about to end by itself, and is cut only if it does not.
+    if (leg == Leg::kPrefill && decode_.complete && prefilled_) {
+      linger_until_ = now() + kPrefillGrace;
+      return;
+    }
+    metrics_.legs_cancelled.add();
+    cancel_call(which);
+  }
+
+  // A leg's own refusal of the request goes to the client word for word; other trouble names the
+  // transfer and both engines.
+  ApiError error_of(const LegAction& action) const {
+    ApiError error = leg_error_;
+    const bool refusal = action.status >= 400 && action.status < 500;
+    error.status = action.status == 0 ? 502 : action.status;
+    if (refusal && !error.message.empty()) return error;
+    error.param.clear();
+    error.transfer_id = context_.plan.transfer.to_string();
+    error.prefill = context_.prefill.info.engine_id;
+    error.decode = context_.decode.info.engine_id;
+    error.message = fmt::format("{} (transfer {}, prefill {} at {}, decode {} at {})",
+                                action.reason, error.transfer_id, error.prefill,
+                                context_.prefill.url, error.decode, context_.decode.url);
+    return error;
+  }
+
+  void count_error(const ApiError& error) {
+    errored_ = true;
+    if (client_gone_) return;
+    (error.status < 500 ? metrics_.refused : metrics_.failed).add();
+    if (error.status >= 500)
+      log::warning("request failed with {}: {}", error.status, error.message);
+  }
+
+  void answer_error(const LegAction& action) {
+    const ApiError error = error_of(action);
+    count_error(error);
+    respond_error(*writer_, error);
+  }
+
+  void stream_error(const LegAction& action) {
+    const ApiError error = error_of(action);
+    count_error(error);
+    open_stream();
+    writer_->write(http::format_sse("error", error_body(error)));
+    writer_->finish();
+  }
+
+  void finish() {
+    finished_ = true;
+    metrics_.running.add(-1);
+    metrics_.e2e_request_latency_seconds.observe(seconds_since_start());
+    if (client_gone_) return metrics_.clients_gone.add();
+    if (errored_) return;
+    metrics_.answered.add();
+    const bool debug = context_.plan.debug;
+    const std::string record =
+        debug ? routed_record(context_.plan.transfer, prefill_record_, decode_record_) : "";
+    if (!context_.stream) {
+      return writer_->respond(200, kJson,
+                              debug ? with_record(std::move(plain_), record) : std::move(plain_));
+    }
+    open_stream();
+    if (debug) writer_->write(http::format_sse(record_chunk_body(context_.head, record)));
+    writer_->write(http::format_sse("[DONE]"));
+    writer_->finish();
+  }
+
+  double seconds_since_start() const {
+    return std::chrono::duration<double>(now() - started_at_).count();
+  }
+
+  RelayContext context_;
+  const std::shared_ptr<http::ResponseWriter> writer_;
+  http::Client& client_;
+  UpstreamPool& pool_;
+  RouterMetrics& metrics_;
+  const Time started_at_;
+
+  mutable std::mutex mutex_;
+  handover::Legs legs_;
+  Call prefill_;
+  Call decode_;
+  std::vector<std::shared_ptr<http::CallHandle>> to_cancel_;
+  std::string chunk_;  // the one announced to legs_
+  std::string plain_;  // D's plain answer
+  std::string prefill_record_;
+  std::string decode_record_;
+  ApiError leg_error_;        // of the leg that failed last
+  bool prefilled_ = false;    // P has pinned its blocks
+  bool after_first_ = false;  // D's first token came
+  bool first_forwarded_ = false;
+  bool stream_open_ = false;
+  bool client_gone_ = false;
+  bool errored_ = false;
+  bool finished_ = false;
+  Time hold_until_ = kNever;    // D is through, P's record is awaited
+  Time linger_until_ = kNever;  // P's leg is cut then
+};
+
+}  // namespace
+
+std::shared_ptr<Relay> Relay::make(RelayContext context,
+                                   std::shared_ptr<http::ResponseWriter> writer,
+                                   http::Client& client, UpstreamPool& pool,
+                                   RouterMetrics& metrics) {
+  return std::make_shared<RelayImpl>(std::move(context), std::move(writer), client, pool, metrics);
+}
+
+}  // namespace baton::serving

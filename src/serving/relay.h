@@ -1,0 +1,55 @@
+// One routed request: both legs started at once, P's first token and D's stream merged into the
+// client's answer. Drives handover::Legs over the HTTP client; the decisions are there, the bytes
+// here.
+//
+// Threads: any. A lock a request; nothing is called back while it is held, except the writer, which
+// never waits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "http/client.h"
+#include "http/server.h"
+#include "serving/completion_answer.h"
+#include "serving/completion_request.h"
+#include "serving/leg_messages.h"
+#include "serving/router_metrics.h"
+#include "serving/upstream_pool.h"
+
+namespace baton::serving {
+
+struct RelayContext {
+  AnswerHead head;
+  bool stream = false;
+  bool show_token_ids = false;
+  LegPlan plan;
+  LegBodies bodies;
+  std::string path;       // "/v1/completions"
+  http::Headers headers;  // for both legs
+  UpstreamPool::Picked prefill;
+  UpstreamPool::Picked decode;
+  Duration connect_timeout{};
+  Duration request_timeout{};  // to the first token of a stream, or to the whole of a plain answer
+  Duration idle_timeout{};     // the longest silence of a stream afterwards
+};
+
+class Relay {
+ public:
+  static std::shared_ptr<Relay> make(RelayContext context,
+                                     std::shared_ptr<http::ResponseWriter> writer,
+                                     http::Client& client, UpstreamPool& pool,
+                                     RouterMetrics& metrics);
+  virtual ~Relay() = default;
+
+  virtual void start() = 0;  // once
+  virtual void on_time(Time now) = 0;
+  // The instance fell silent: its legs of this request fail.
+  virtual void on_silent(std::size_t index, const std::string& reason) = 0;
+  virtual void cancel() = 0;         // the router stops
+  virtual bool is_over() const = 0;  // both legs have ended and the client has its answer
+};
+
+}  // namespace baton::serving

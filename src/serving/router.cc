@@ -1,0 +1,231 @@
+#include "serving/router.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "http/client.h"
+#include "http/server.h"
+#include "serving/answers.h"
+#include "serving/completion_request.h"
+#include "serving/http_names.h"
+#include "serving/instance_metrics.h"
+#include "serving/leg_messages.h"
+#include "serving/relay.h"
+#include "serving/router_metrics.h"
+#include "serving/version.h"
+
+namespace baton::serving {
+namespace {
+
+using Writer = std::shared_ptr<http::ResponseWriter>;
+
+// Deadlines of requests are seconds; a tick this long after one is soon enough.
+constexpr Duration kTickBusy = std::chrono::milliseconds(50);
+constexpr Duration kTickIdle = std::chrono::seconds(1);
+
+class RouterImpl : public Router {
+ public:
+  explicit RouterImpl(RouterOptions options)
+      : options_(std::move(options)),
+        created_(unix_seconds()),
+        client_(http::Client::start()),
+        pool_(options_.upstreams, *client_, [this](std::size_t index, const std::string& reason) {
+          for (const auto& relay : relays()) relay->on_silent(index, reason);
+        }) {}
+
+  ~RouterImpl() override {
+    stop(Duration::zero());
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_all();
+    if (timer_.joinable()) timer_.join();
+    for (const auto& relay : relays()) relay->cancel();
+    client_.reset();  // its callbacks use the pool and the relays
+  }
+
+  Status listen() {
+    http::ServerOptions server;
+    server.host = options_.host;
+    server.port = options_.port;
+    auto started = http::Server::start(std::move(server), [this](http::Request request, Writer w) {
+      handle(request, std::move(w));
+    });
+    if (!started) return tl::unexpected<Error>(started.error());
+    server_ = std::move(*started);
+    timer_ = std::thread([this] { run_timer(); });
+    return {};
+  }
+
+  std::uint16_t port() const override { return server_->port(); }
+  bool ready() const override { return pool_.has_both(); }
+
+  void stop(Duration grace) override {
+    stopping_ = true;
+    if (server_) server_->stop(grace);
+  }
+
+ private:
+  std::vector<std::shared_ptr<Relay>> relays() const {
+    const std::lock_guard lock(mutex_);
+    return relays_;
+  }
+
+  void run_timer() {
+    std::unique_lock lock(mutex_);
+    while (!closing_) {
+      std::erase_if(relays_, [](const auto& relay) { return relay->is_over(); });
+      const std::vector<std::shared_ptr<Relay>> running = relays_;
+      lock.unlock();
+      const Time at = now();
+      pool_.tick(at);
+      for (const auto& relay : running) relay->on_time(at);
+      const Time next = std::min(pool_.next_tick(), at + (running.empty() ? kTickIdle : kTickBusy));
+      lock.lock();
+      wake_.wait_until(lock, next, [this] { return closing_ || new_relay_; });
+      new_relay_ = false;
+    }
+  }
+
+  // Runs on the server's thread.
+  void handle(const http::Request& request, Writer writer) {
+    const std::string_view path = request.path;
+    const bool completions = path == "/v1/completions";
+    if (completions || path == "/v1/chat/completions") {
+      if (request.method != "POST") return wrong_method(*writer, request, "POST");
+      complete(completions ? Endpoint::kCompletions : Endpoint::kChat, request, std::move(writer));
+      return;
+    }
+    const bool known =
+        path == "/health" || path == "/metrics" || path == "/version" || path == "/v1/models";
+    if (!known) return not_found(*writer, request);
+    if (request.method != "GET") return wrong_method(*writer, request, "GET");
+    if (path == "/health") return health(*writer);
+    if (path == "/version") return writer->respond(200, kJson, version_body());
+    if (path == "/metrics") {
+      return writer->respond(200, std::string(kMetricsContentType),
+                             router_metrics_text(metrics_, pool_.snapshot()));
+    }
+    writer->respond(200, kJson, models_body(pool_.models(), created_, 0));
+  }
+
+  void health(http::ResponseWriter& writer) const {
+    const std::string missing = stopping_ ? "the router is stopping" : pool_.health_text();
+    if (missing.empty()) return writer.respond(200, kJson, R"({"status":"ok"})");
+    respond_error(writer, refuse(503, missing).value());
+  }
+
+  void complete(Endpoint endpoint, const http::Request& request, Writer writer) {
+    metrics_.requests.add();
+    if (ApiResult<void> routed = route(endpoint, request, writer); !routed) {
+      (routed.error().status < 500 ? metrics_.refused : metrics_.failed).add();
+      respond_error(*writer, routed.error());
+    }
+  }
+
+  ApiResult<void> route(Endpoint endpoint, const http::Request& request, const Writer& writer) {
+    if (stopping_) return refuse(503, "the router is stopping");
+    const ApiResult<CompletionRequest> parsed =
+        parse_completion_request(endpoint, request.body, KvParams::kIgnore);
+    if (!parsed) return tl::unexpected<ApiError>(parsed.error());
+    ApiResult<UpstreamPool::Picked> prefill = pool_.pick(Stage::kPrefill, parsed->model);
+    if (!prefill) return tl::unexpected<ApiError>(prefill.error());
+    ApiResult<UpstreamPool::Picked> decode = pool_.pick(Stage::kDecode, parsed->model);
+    if (!decode) {
+      pool_.release(prefill->index);
+      return tl::unexpected<ApiError>(decode.error());
+    }
+    RelayContext context = context_for(*parsed, request, *prefill, *decode);
+    Result<LegBodies> bodies = make_leg_bodies(request.body, context.plan);
+    BATON_CHECK(bodies.has_value(), "a body that was parsed cannot be parsed again");
+    context.bodies = std::move(*bodies);
+    run(std::move(context), writer);
+    return {};
+  }
+
+  RelayContext context_for(const CompletionRequest& parsed, const http::Request& request,
+                           const UpstreamPool::Picked& prefill,
+                           const UpstreamPool::Picked& decode) const {
+    RelayContext context;
+    context.prefill = prefill;
+    context.decode = decode;
+    context.plan.transfer = TransferId::random();
+    context.plan.first_token = options_.first_token;
+    context.plan.seed = random_u64();
+    context.plan.debug = request.headers.get(kDebugHeader) == "1";
+    context.plan.tp_size = prefill.info.tp_size;
+    context.plan.prefill = {prefill.handover_host, prefill.info.handover_port,
+                            prefill.info.engine_id, prefill.info.incarnation};
+    const bool named = request.headers.find(kRequestIdHeader).has_value();
+    const std::string name =
+        named ? request_name(request.headers) : context.plan.transfer.to_string();
+    context.head.endpoint = parsed.endpoint;
+    context.head.id = answer_id(parsed.endpoint, name);
+    context.head.model = !parsed.model.empty() || decode.info.models.empty()
+                             ? parsed.model
+                             : decode.info.models.front();
+    context.head.created = unix_seconds();
+    context.stream = parsed.stream;
+    context.show_token_ids = parsed.return_token_ids;
+    context.path = request.path;
+    context.headers.add("Content-Type", kJson);
+    context.headers.add(std::string(kRequestIdHeader), name);
+    for (const char* header : {"traceparent", "tracestate"}) {
+      if (const auto value = request.headers.find(header)) {
+        context.headers.add(header, std::string(*value));
+      }
+    }
+    context.connect_timeout = options_.upstreams.connect_timeout;
+    context.request_timeout = options_.request_timeout;
+    context.idle_timeout = options_.idle_timeout;
+    return context;
+  }
+
+  void run(RelayContext context, const Writer& writer) {
+    const std::shared_ptr<Relay> relay =
+        Relay::make(std::move(context), writer, *client_, pool_, metrics_);
+    {
+      const std::lock_guard lock(mutex_);
+      relays_.push_back(relay);
+      new_relay_ = true;
+    }
+    wake_.notify_all();
+    relay->start();
+  }
+
+  const RouterOptions options_;
+  const std::int64_t created_;
+  RouterMetrics metrics_;
+  std::atomic<bool> stopping_{false};
+  std::unique_ptr<http::Client> client_;
+  UpstreamPool pool_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Relay>> relays_;
+  bool new_relay_ = false;
+  bool closing_ = false;
+  std::thread timer_;
+  std::unique_ptr<http::Server> server_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Router>> Router::start(RouterOptions options) {
+  auto made = std::make_unique<RouterImpl>(std::move(options));
+  if (Status listening = made->listen(); !listening) {
+    return tl::unexpected<Error>(listening.error());
+  }
+  return made;
+}
+
+}  // namespace baton::serving

@@ -1,0 +1,41 @@
+// The router: OpenAI's endpoints over n prefill and m decode instances. For each request it picks
+// the least loaded of either, makes a transfer id and starts both legs at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "baton/result.h"
+#include "engine/engine.h"
+#include "serving/upstream_pool.h"
+
+namespace baton::serving {
+
+struct RouterOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;  // 0: any free one
+  engine::FirstToken first_token = engine::FirstToken::kPrefill;
+  UpstreamPool::Options upstreams;
+  // To the first token of a stream, or to the whole of a plain answer.
+  Duration request_timeout = std::chrono::seconds(600);
+  // The longest silence of a stream after that.
+  Duration idle_timeout = std::chrono::seconds(120);
+};
+
+class Router {
+ public:
+  // Listens at once; requests are answered 503 until a P and a D are ready.
+  static Result<std::unique_ptr<Router>> start(RouterOptions options);
+  virtual ~Router() = default;  // as stop(0)
+
+  virtual std::uint16_t port() const = 0;
+  virtual bool ready() const = 0;  // at least one P and one D are
+  // Accepts no more, lets running requests end for as long as `grace`, then cancels both legs of
+  // the rest.
+  virtual void stop(Duration grace) = 0;
+};
+
+}  // namespace baton::serving

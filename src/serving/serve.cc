@@ -1,0 +1,240 @@
+#include "serving/serve.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+
+#include "base/log.h"
+#include "model/chat_template.h"
+#include "model/gguf.h"
+#include "model/model.h"
+#include "model/tokenizer.h"
+#include "serving/instance_server.h"
+#include "serving/kv_transfer_config.h"
+#include "serving/model_files.h"
+
+namespace baton::serving {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+void check_seconds(std::string_view flag, double value, Problems& problems) {
+  constexpr double kMost = 7 * 24 * 3600;
+  if (std::isfinite(value) && value > 0 && value <= kMost) return;
+  problems.push_back(
+      fmt::format("{} must be more than 0 and at most {} seconds, and is {}", flag, kMost, value));
+}
+
+void check_dtype(const std::string& dtype, engine::EngineOptions& out, Problems& problems) {
+  if (dtype == "auto" || dtype == "bfloat16") {
+    out.kv_dtype = model::KvDtype::kBfloat16;
+  } else if (dtype == "float32" || dtype == "float") {
+    out.kv_dtype = model::KvDtype::kFloat32;
+  } else {
+    problems.push_back(fmt::format(
+        "--dtype {} is not offered; known are auto, bfloat16, float32 (of the KV cache; weights "
+        "are computed with as the file has them)",
+        dtype));
+  }
+}
+
+void check_sizes(const ServeOptions& options, engine::EngineOptions& out, Problems& problems) {
+  constexpr std::uint32_t kBlockMost = 1024;
+  if (options.block_size == 0 || options.block_size > kBlockMost) {
+    problems.push_back(fmt::format("--block-size must be from 1 to {} tokens, and is {}",
+                                   kBlockMost, options.block_size));
+  }
+  out.block_size = options.block_size;
+  out.max_model_len = options.max_model_len;
+  if (options.max_num_seqs > 0) out.max_num_seqs = options.max_num_seqs;
+  if (options.max_num_batched_tokens > 0) {
+    out.max_num_batched_tokens = options.max_num_batched_tokens;
+  }
+  if (options.kv_cache_bytes > 0) out.kv_cache_bytes = options.kv_cache_bytes;
+  if (options.tensor_parallel_size != 1) {
+    problems.push_back(
+        fmt::format("--tensor-parallel-size {} is not offered: this engine computes in one process "
+                    "on the CPU; known is 1",
+                    options.tensor_parallel_size));
+  }
+}
+
+void read_side_channel(AgentOptions& agent, Problems& problems) {
+  if (const char* host = std::getenv("VLLM_NIXL_SIDE_CHANNEL_HOST"); host != nullptr) {
+    agent.host = host;
+  }
+  const char* text = std::getenv("VLLM_NIXL_SIDE_CHANNEL_PORT");
+  if (text == nullptr) return;
+  const std::string_view port = text;
+  const auto [stop, error] = std::from_chars(port.data(), port.data() + port.size(), agent.port);
+  if (error != std::errc() || stop != port.data() + port.size()) {
+    problems.push_back(
+        fmt::format("VLLM_NIXL_SIDE_CHANNEL_PORT must be a port from 0 to 65535, and is {}", port));
+  }
+}
+
+AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& config,
+                           Problems& problems) {
+  AgentOptions agent;
+  read_side_channel(agent, problems);
+  agent.engine_id = config.engine_id.empty()
+                        ? "baton-" + TransferId::random().to_string().substr(0, 12)
+                        : config.engine_id;
+  agent.role = config.role;
+  agent.mode = config.mode;
+  if (config.host) agent.host = *config.host;
+  if (config.port) agent.port = *config.port;
+  agent.peer_timeout = to_milliseconds(options.peer_timeout);
+  agent.lease = config.lease.value_or(to_milliseconds(options.lease));
+  // A lease survives the loss of several renewals.
+  constexpr int kRenewals = 6;
+  agent.lease_renewal = std::max(std::chrono::milliseconds(1), agent.lease / kRenewals);
+  agent.transfer_timeout = to_milliseconds(options.transfer_timeout);
+  agent.verify_blocks = options.verify_blocks;
+  return agent;
+}
+
+int thread_count(const ServeOptions& options) {
+  if (options.threads > 0) return static_cast<int>(options.threads);
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+void add_lines(std::string_view prefix, std::string_view lines, Problems& problems) {
+  while (true) {
+    const std::size_t end = lines.find('\n');
+    problems.push_back(fmt::format("{}{}", prefix, lines.substr(0, end)));
+    if (end == std::string_view::npos) return;
+    lines.remove_prefix(end + 1);
+  }
+}
+
+void complain(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    fmt::print(stderr, "baton serve: {}\n", text.substr(0, end));
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
+struct Loaded {
+  std::unique_ptr<model::Model> model;
+  std::shared_ptr<const model::Tokenizer> tokenizer;
+  std::unique_ptr<model::ChatTemplate> chat_template;
+};
+
+Result<Loaded> load(const std::string& path, const model::ModelOptions& options) {
+  auto file = model::GgufFile::open(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  Loaded loaded;
+  auto tokenizer = model::Tokenizer::load(**file);
+  if (!tokenizer) return tl::unexpected<Error>(tokenizer.error());
+  loaded.tokenizer = std::move(*tokenizer);
+  auto model = model::Model::load(**file, options);
+  if (!model) return tl::unexpected<Error>(model.error());
+  loaded.model = std::move(*model);
+  loaded.chat_template = model::ChatTemplate::from(**file);
+  return loaded;
+}
+
+void log_serving(const engine::Engine& engine, const std::string& url, const std::string& name) {
+  const engine::EngineOptions& options = engine.options();
+  log::info("serving {} at {}: context {}, {} KV blocks of {} tokens, {}", name, url,
+            options.max_model_len, engine.blocks().total, options.block_size,
+            engine.kernel_family());
+  if (const Agent* agent = engine.agent(); agent != nullptr) {
+    const PeerAddress control = agent->control_address();
+    log::info("hand-over: {} on {}:{}", agent->id().to_string(), control.host, control.port);
+  }
+}
+
+// From a listening server to the stop signal.
+Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engine_options,
+                 const std::string& path, InstanceServer& server) {
+  model::ModelOptions model_options;
+  model_options.threads = thread_count(options);
+  model_options.kv_dtype = engine_options.kv_dtype;
+  Result<Loaded> loaded = load(path, model_options);
+  if (!loaded) {
+    complain(loaded.error().message);
+    return Exit::kModel;
+  }
+  auto engine = engine::Engine::create(std::move(loaded->model), loaded->tokenizer, engine_options);
+  if (!engine) {
+    complain(engine.error().message);
+    return engine.error().code == Errc::kInvalidArgument ? Exit::kUsage : Exit::kOther;
+  }
+  server.attach({engine->get(), loaded->tokenizer.get(), loaded->chat_template.get()});
+  const std::string name =
+      options.served_model_names.empty() ? options.model : options.served_model_names.front();
+  log_serving(**engine, base_url(options.host, server.port()), name);
+  const int signal = wait_for_stop();
+  log::info("signal {}: no new requests, running ones may take {} s", signal,
+            options.drain_timeout);
+  server.stop(to_milliseconds(options.drain_timeout));
+  return Exit::kOk;
+}
+
+}  // namespace
+
+Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
+  engine::EngineOptions out;
+  Problems problems;
+  check_dtype(options.dtype, out, problems);
+  check_sizes(options, out, problems);
+  check_seconds("--peer-timeout", options.peer_timeout, problems);
+  check_seconds("--lease", options.lease, problems);
+  check_seconds("--transfer-timeout", options.transfer_timeout, problems);
+  out.poison_blocks = options.poison_blocks;
+  if (!options.kv_transfer_config.empty()) {
+    const auto config = parse_kv_transfer_config(options.kv_transfer_config);
+    if (!config) {
+      add_lines("--kv-transfer-config: ", config.error().message, problems);
+    } else {
+      out.load_failure_policy = config->load_failure_policy;
+      out.agent = agent_options(options, *config, problems);
+    }
+  }
+  if (problems.empty()) return out;
+  return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));
+}
+
+Exit run_serve(const ServeOptions& options) {
+  const auto engine = engine_options(options);
+  if (!engine) {
+    complain(engine.error().message);
+    return Exit::kUsage;
+  }
+  const Result<std::string> path = find_model(options.model);
+  if (!path) {
+    complain(path.error().message);
+    return Exit::kModel;
+  }
+  if (options.no_prefix_caching) {
+    log::info("--no-enable-prefix-caching: nothing to switch off, requests share no prefixes yet");
+  }
+  warn_if_exposed(options.host, "the HTTP server");
+  if (engine->agent) warn_if_exposed(engine->agent->host, "the hand-over's control channel");
+  InstanceServerOptions server_options;
+  server_options.host = options.host;
+  server_options.port = options.port;
+  server_options.model_names = options.served_model_names;
+  if (server_options.model_names.empty()) server_options.model_names = {options.model};
+  auto server = InstanceServer::start(std::move(server_options));
+  if (!server) {
+    complain(server.error().message);
+    return Exit::kListen;
+  }
+  announce_port(options.announce_fd, (*server)->port());
+  return serve_model(options, *engine, *path, **server);
+}
+
+}  // namespace baton::serving

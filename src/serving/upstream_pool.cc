@@ -1,0 +1,274 @@
+#include "serving/upstream_pool.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace baton::serving {
+namespace {
+
+bool serves(const InstanceInfo& info, const std::string& model) {
+  return model.empty() ||
+         std::find(info.models.begin(), info.models.end(), model) != info.models.end();
+}
+
+std::string handover_host(const std::string& url, const InstanceInfo& info) {
+  const std::string& told = info.handover_host;
+  if (told != "0.0.0.0" && told != "::" && !told.empty()) return told;
+  const Result<http::Url> parsed = http::parse_url(url);
+  return parsed ? parsed->host : told;
+}
+
+}  // namespace
+
+std::string_view to_string(Stage stage) {
+  return stage == Stage::kPrefill ? "prefill" : "decode";
+}
+
+UpstreamPool::UpstreamPool(Options options, http::Client& client, OnSilent on_silent)
+    : options_(std::move(options)), client_(client), on_silent_(std::move(on_silent)) {
+  const auto add = [this](const std::string& url, Stage stage) {
+    Instance instance;
+    instance.url = url;
+    while (instance.url.ends_with('/')) instance.url.pop_back();
+    instance.stage = stage;
+    instances_.push_back(std::move(instance));
+  };
+  for (const std::string& url : options_.prefill) add(url, Stage::kPrefill);
+  for (const std::string& url : options_.decode) add(url, Stage::kDecode);
+}
+
+ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::string& model) {
+  const std::lock_guard lock(mutex_);
+  Instance* best = nullptr;
+  bool any_up = false;
+  for (Instance& instance : instances_) {
+    if (instance.stage != stage || !instance.up) continue;
+    any_up = true;
+    if (!serves(instance.info, model)) continue;
+    const bool better = best == nullptr || instance.running < best->running ||
+                        (instance.running == best->running && instance.picked_at < best->picked_at);
+    if (better) best = &instance;
+  }
+  if (best == nullptr && any_up) {
+    return refuse(404,
+                  fmt::format("The model `{}` does not exist: no {} instance serves it", model,
+                              to_string(stage)),
+                  "model");
+  }
+  if (best == nullptr) return refuse(503, missing(stage));
+  ++best->running;
+  best->picked_at = ++picks_;
+  Picked picked;
+  picked.index = static_cast<std::size_t>(best - instances_.data());
+  picked.url = best->url;
+  picked.info = best->info;
+  picked.handover_host = handover_host(best->url, best->info);
+  return picked;
+}
+
+void UpstreamPool::release(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  --instances_[index].running;
+}
+
+void UpstreamPool::suspect(std::size_t index, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  Instance& instance = instances_[index];
+  if (!instance.up) return;
+  instance.up = false;
+  instance.reason = reason;
+  instance.next_poll = now();
+  log::warning("{} instance {} is out until it answers again: {}", to_string(instance.stage),
+               instance.url, reason);
+}
+
+bool UpstreamPool::went_silent(const Instance& instance, Time at) const {
+  return !instance.silent && instance.last_sign != Time{} &&
+         at - instance.last_sign > options_.peer_timeout;
+}
+
+void UpstreamPool::tick(Time at) {
+  std::vector<std::size_t> due;
+  std::vector<std::size_t> silent;
+  const std::string reason = fmt::format(
+      "no answer for {} s", std::chrono::duration<double>(options_.peer_timeout).count());
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < instances_.size(); ++i) {
+      Instance& instance = instances_[i];
+      if (went_silent(instance, at)) {
+        instance.silent = true;
+        settle(instance, false, reason);
+        silent.push_back(i);
+      }
+      if (instance.polling || at < instance.next_poll) continue;
+      instance.polling = true;
+      due.push_back(i);
+    }
+  }
+  for (const std::size_t index : silent) on_silent_(index, reason);
+  for (const std::size_t index : due) poll(index);
+}
+
+Time UpstreamPool::next_tick() const {
+  const std::lock_guard lock(mutex_);
+  Time next = kNever;
+  for (const Instance& instance : instances_) {
+    if (!instance.polling) next = std::min(next, instance.next_poll);
+    if (!instance.silent && instance.last_sign != Time{}) {
+      next = std::min(next, instance.last_sign + options_.peer_timeout);
+    }
+  }
+  return next;
+}
+
+void UpstreamPool::poll(std::size_t index) {
+  http::Call call;
+  {
+    const std::lock_guard lock(mutex_);
+    call.url = instances_[index].url + "/baton/instance";
+    instances_[index].body.clear();
+    instances_[index].status = 0;
+  }
+  call.connect_timeout = options_.connect_timeout;
+  call.timeout = options_.peer_timeout;
+  http::CallCallbacks callbacks;
+  callbacks.on_headers = [this, index](int status, const http::Headers&) {
+    const std::lock_guard lock(mutex_);
+    instances_[index].status = status;
+  };
+  callbacks.on_data = [this, index](std::string_view bytes) {
+    constexpr std::size_t kLongest = 1 << 20;
+    const std::lock_guard lock(mutex_);
+    std::string& body = instances_[index].body;
+    if (body.size() + bytes.size() <= kLongest) body += bytes;
+  };
+  callbacks.on_end = [this, index] { on_polled(index); };
+  callbacks.on_error = [this, index](const http::CallError& error) {
+    on_poll_failed(index, error);
+  };
+  client_.send(std::move(call), std::move(callbacks));
+}
+
+void UpstreamPool::on_polled(std::size_t index) {
+  const std::lock_guard lock(mutex_);
+  Instance& instance = instances_[index];
+  instance.polling = false;
+  instance.last_sign = now();
+  instance.silent = false;
+  Result<InstanceInfo> info = parse_instance_info(instance.body);
+  if (instance.status != 200) {
+    settle(instance, false, fmt::format("GET /baton/instance answered {}", instance.status));
+  } else if (!info) {
+    settle(instance, false, "GET /baton/instance: " + info.error().message);
+  } else {
+    if (info->ready && info->incarnation != instance.info.incarnation) {
+      log::info("{} instance {} is {}#{:016x}", to_string(instance.stage), instance.url,
+                info->engine_id, info->incarnation);
+    }
+    instance.info = std::move(*info);
+    const std::string reason = unfit(instance);
+    settle(instance, reason.empty(), reason);
+  }
+}
+
+void UpstreamPool::on_poll_failed(std::size_t index, const http::CallError& error) {
+  if (error.failure == http::CallFailure::kCancelled) return;
+  const std::lock_guard lock(mutex_);
+  Instance& instance = instances_[index];
+  instance.polling = false;
+  // A poll that took too long, and only that, proves nothing yet: tick() watches the time.
+  if (error.failure == http::CallFailure::kTimedOut && instance.up) {
+    instance.next_poll = now();
+    return;
+  }
+  if (error.failure == http::CallFailure::kRefused || error.failure == http::CallFailure::kReset) {
+    instance.last_sign = now();
+  }
+  settle(instance, false, error.message);
+}
+
+// Why an answering instance cannot take this router's requests; "" if it can.
+std::string UpstreamPool::unfit(const Instance& instance) const {
+  const InstanceInfo& info = instance.info;
+  if (!info.ready) return "it is not ready yet, or stopping";
+  const bool fits = instance.stage == Stage::kPrefill ? info.can_prefill() : info.can_decode();
+  if (!fits) {
+    return fmt::format("its kv_role is '{}', which cannot {} for others", info.role,
+                       to_string(instance.stage));
+  }
+  if (info.mode != "push")
+    return fmt::format("its mode is '{}', and only push is routed", info.mode);
+  return "";
+}
+
+// With the lock held.
+void UpstreamPool::settle(Instance& instance, bool up, std::string reason) {
+  instance.next_poll = now() + (up ? options_.poll_interval : options_.poll_interval_down);
+  if (up && !instance.up) {
+    log::info("{} instance {} is ready", to_string(instance.stage), instance.url);
+  } else if (!up && instance.reason != reason) {
+    log::warning("{} instance {} is not ready: {}", to_string(instance.stage), instance.url,
+                 reason);
+  }
+  instance.up = up;
+  instance.reason = std::move(reason);
+}
+
+bool UpstreamPool::has_both() const {
+  return health_text().empty();
+}
+
+std::string UpstreamPool::health_text() const {
+  const std::lock_guard lock(mutex_);
+  for (const Stage stage : {Stage::kPrefill, Stage::kDecode}) {
+    const bool any = std::any_of(
+        instances_.begin(), instances_.end(),
+        [stage](const Instance& instance) { return instance.stage == stage && instance.up; });
+    if (!any) return missing(stage);
+  }
+  return "";
+}
+
+std::string UpstreamPool::missing(Stage stage) const {
+  std::vector<std::string> reasons;
+  for (const Instance& instance : instances_) {
+    if (instance.stage == stage) {
+      reasons.push_back(fmt::format("{}: {}", instance.url, instance.reason));
+    }
+  }
+  return fmt::format("no {} instance is ready ({})", to_string(stage), fmt::join(reasons, "; "));
+}
+
+std::vector<std::string> UpstreamPool::models() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (const Instance& decode : instances_) {
+    if (decode.stage != Stage::kDecode || !decode.up) continue;
+    for (const std::string& name : decode.info.models) {
+      const bool prefilled =
+          std::any_of(instances_.begin(), instances_.end(), [&name](const Instance& instance) {
+            return instance.stage == Stage::kPrefill && instance.up && serves(instance.info, name);
+          });
+      const bool is_new = std::find(names.begin(), names.end(), name) == names.end();
+      if (prefilled && is_new) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::vector<UpstreamPool::Snapshot> UpstreamPool::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Snapshot> out;
+  for (const Instance& instance : instances_) {
+    out.push_back({instance.url, instance.stage, instance.up, instance.reason, instance.running,
+                   instance.info});
+  }
+  return out;
+}
+
+}  // namespace baton::serving

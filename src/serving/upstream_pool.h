@@ -1,0 +1,112 @@
+// The instances behind a router: who they say they are, whether they can serve, how much this
+// router has running there. Polls GET /baton/instance; a restarted instance is a new incarnation
+// and joins again.
+//
+// Threads: any. tick() is called by the router's timer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "http/client.h"
+#include "serving/api_error.h"
+#include "serving/instance_info.h"
+
+namespace baton::serving {
+
+enum class Stage : std::uint8_t { kPrefill, kDecode };
+std::string_view to_string(Stage stage);
+
+class UpstreamPool {
+ public:
+  struct Options {
+    std::vector<std::string> prefill;  // base URLs
+    std::vector<std::string> decode;
+    Duration connect_timeout = std::chrono::seconds(2);
+    Duration poll_interval = std::chrono::seconds(1);
+    Duration poll_interval_down = std::chrono::milliseconds(200);
+    Duration peer_timeout = std::chrono::seconds(5);  // without any sign: it is silent
+  };
+
+  struct Picked {
+    std::size_t index = 0;
+    std::string url;
+    InstanceInfo info;
+    // Where D connects for the hand-over: what the instance says, or its URL's host where it
+    // listens on every address.
+    std::string handover_host;
+  };
+
+  // An instance gave no sign for the peer time-out (stopped, or cut off): its running legs are to
+  // be failed. One whose process ended breaks its connections itself, and one that stops in good
+  // order refuses new ones while running legs end: neither is reported here.
+  using OnSilent = std::function<void(std::size_t index, const std::string& reason)>;
+
+  // `client` outlives the pool's last callback: destroy it first.
+  UpstreamPool(Options options, http::Client& client, OnSilent on_silent);
+
+  // The least loaded instance that serves `model` ("": any). It counts as loaded until release().
+  // 503 names the stage that is missing, 404 the model that nobody serves.
+  ApiResult<Picked> pick(Stage stage, const std::string& model);
+  void release(std::size_t index);
+
+  // A leg could not even connect, or its connection broke: no new requests until a poll succeeds.
+  void suspect(std::size_t index, const std::string& reason);
+
+  // Starts the polls that are due, finds who fell silent.
+  void tick(Time now);
+  Time next_tick() const;
+
+  bool has_both() const;
+  std::string health_text() const;  // why it is not ready; "" if it is
+  std::vector<std::string> models() const;
+
+  struct Snapshot {
+    std::string url;
+    Stage stage = Stage::kPrefill;
+    bool up = false;
+    std::string reason;
+    std::uint32_t running = 0;
+    InstanceInfo info;
+  };
+  std::vector<Snapshot> snapshot() const;
+
+ private:
+  struct Instance {
+    std::string url;
+    Stage stage = Stage::kPrefill;
+    bool up = false;
+    std::string reason = "not heard of yet";
+    InstanceInfo info;
+    std::uint32_t running = 0;
+    std::uint64_t picked_at = 0;
+    Time last_sign{};  // an answer, or a refusal by its host
+    bool silent = false;
+    Time next_poll{};
+    bool polling = false;
+    std::string body;  // of the poll under way
+    int status = 0;
+  };
+
+  void poll(std::size_t index);
+  void on_polled(std::size_t index);
+  void on_poll_failed(std::size_t index, const http::CallError& error);
+  void settle(Instance& instance, bool up, std::string reason);
+  bool went_silent(const Instance& instance, Time at) const;
+  std::string unfit(const Instance& instance) const;
+  std::string missing(Stage stage) const;
+
+  const Options options_;
+  http::Client& client_;
+  const OnSilent on_silent_;
+  mutable std::mutex mutex_;
+  std::vector<Instance> instances_;
+  std::uint64_t picks_ = 0;
+};
+
+}  // namespace baton::serving
