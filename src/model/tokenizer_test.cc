@@ -272,6 +272,23 @@ TEST(Detokenizer, ReplacesBytesThatNeverMakeACharacter) {
   EXPECT_EQ(detokenizer.push('c'), "c");
 }
 
+TEST(Detokenizer, TakesOnlyShortestFormsForCharacters) {
+  const auto t = tiny();
+  const std::string mark = "\xEF\xBF\xBD";
+  for (const std::string bytes :
+       {"\xC0\x80", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x80\x80\x80",
+        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80"}) {
+    Detokenizer detokenizer(*t);
+    std::string text;
+    std::string expected;
+    for (const char byte : bytes) {
+      text += detokenizer.push(static_cast<unsigned char>(byte));
+      expected += mark;
+    }
+    EXPECT_EQ(text + detokenizer.finish(), expected);
+  }
+}
+
 class RealTokenizer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
