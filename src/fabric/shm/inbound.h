@@ -1,0 +1,57 @@
+// The receiver's half: who was let in, by which token, and whether its process still lives. Owner
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/unique_fd.h"
+#include "fabric/fabric.h"
+#include "fabric/shm/event_ring.h"
+#include "fabric/shm/messages.h"
+#include "fabric/shm/process.h"
+
+namespace baton::fabric::shm {
+
+class Inbound {
+ public:
+  // Unpolled immediates of one writer, beyond which its socket is not read: the writer is held
+  // back, nobody else.
+  static constexpr std::uint32_t kQueuedMax = 1024;
+
+  Inbound(InboundId id, PeerId writer, const Token& token)
+      : id_(id), writer_(std::move(writer)), token_(token) {}
+
+  const Token& token() const { return token_; }
+  const PeerId& writer() const { return writer_; }
+  // Somebody proved the token: from here on only the death of that process is a fence.
+  bool bound() const { return process_.has_value(); }
+  int pidfd() const { return process_->pidfd(); }
+  bool voided() const { return voided_; }
+
+  // Says why `process` may not write here, or nothing.
+  std::optional<std::string> objection(const PeerProcess& process) const;
+  // Lets it in; an older connection of the same process ends. True: bound for the first time.
+  bool admit(UniqueFd socket, PeerProcess process);
+  void drop_connection() { socket_.reset(); }
+
+  // No new connection, and the one that stands ends. Not a fence.
+  void void_offer();
+  // Takes immediates from the socket, a bounded number. `all`: the writer is dead, take what it
+  // left.
+  void read_immediates(EventRing& events, bool all);
+  void on_delivered() { --queued_; }
+
+ private:
+  InboundId id_;
+  PeerId writer_;
+  Token token_;
+  UniqueFd socket_;
+  std::optional<PeerProcess> process_;
+  std::uint32_t queued_ = 0;  // immediates in the event queue
+  bool voided_ = false;
+};
+
+}  // namespace baton::fabric::shm

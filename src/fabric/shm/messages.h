@@ -1,0 +1,61 @@
+// What crosses the unix socket between a writer and a receiver, and the offer that leads there. All
+// of it is hostile input to whoever reads it. Both sides are processes of one host, so numbers are
+// in its own byte order.
+//
+//   writer -> receiver   Hello                     once, proves the token of the offer
+//   receiver -> writer   Welcome + descriptors     the memfds, and where each region lies
+//                        or Refusal                a sentence, then the connection closes
+//   writer -> receiver   immediates                any number of datagrams of 1 to kImmediatesMax
+//   32-bit words
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baton/result.h"
+
+namespace baton::fabric::shm {
+
+using Token = std::array<std::byte, 16>;
+using SocketName = std::array<char, 32>;  // of the abstract socket, hex digits
+
+inline constexpr std::size_t kImmediatesMax = 256;  // in one datagram
+inline constexpr std::size_t kMemfdsMax = 253;      // in one message (SCM_MAX_FD)
+inline constexpr std::uint32_t kNoMemfd = 0xFFFFFFFF;
+
+struct Offer {
+  SocketName socket{};
+  Token token{};
+};
+std::vector<std::byte> encode(const Offer& offer);
+Result<Offer> decode_offer(std::span<const std::byte> bytes);
+
+struct Hello {
+  Token token{};
+};
+std::vector<std::byte> encode(const Hello& hello);
+Result<Hello> decode_hello(std::span<const std::byte> bytes);
+
+// Where the receiver's region lies: at `place` in memfd number `memfd` of the message, or, with
+// kNoMemfd, at address `place` of the receiver's process.
+struct RegionPlace {
+  std::uint64_t length = 0;
+  std::uint64_t place = 0;
+  std::uint32_t memfd = kNoMemfd;
+  std::uint32_t reserved = 0;
+};
+struct Welcome {
+  std::vector<RegionPlace> regions;
+};
+std::vector<std::byte> encode(const Welcome& welcome);
+std::vector<std::byte> encode_refusal(std::string_view reason);
+// A refusal is an error with the receiver's sentence (shortened, unprintable characters replaced).
+Result<Welcome> decode_welcome(std::span<const std::byte> bytes);
+std::size_t welcome_bytes_max(std::size_t regions);
+
+}  // namespace baton::fabric::shm

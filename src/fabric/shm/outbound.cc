@@ -1,0 +1,314 @@
+#include "fabric/shm/outbound.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "fabric/events.h"
+#include "fabric/shm/copy.h"
+
+namespace baton::fabric::shm {
+namespace {
+
+using Kind = FabricEvent::Kind;
+
+// What a write costs beside its bytes, so that a poll of many small writes ends as well.
+constexpr std::uint64_t kWriteCost = 256;
+
+Status connect_to(int socket, const SocketName& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  static_assert(sizeof address.sun_path > 1 + sizeof(SocketName));
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    return fail(Errc::kUnavailable,
+                fmt::format("connecting to the receiver's socket: {}", std::strerror(errno)));
+  }
+  return {};
+}
+
+// Takes ownership of every descriptor that came with the message.
+void collect_descriptors(msghdr& message, std::vector<UniqueFd>& out) {
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head) + i * sizeof fd, sizeof fd);
+      out.emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+Outbound::Outbound(OutboundId id, RegionTable remote, EventRing& events)
+    : id_(id), remote_(std::move(remote)), events_(events), ring_(kPostedMax) {}
+
+Result<std::unique_ptr<Outbound>> Outbound::start(OutboundId id, const Offer& offer,
+                                                  RegionTable remote, EventRing& events) {
+  std::unique_ptr<Outbound> outbound(new Outbound(id, std::move(remote), events));
+  outbound->socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int socket = outbound->socket_.get();
+  if (socket < 0) return fail(Errc::kIo, fmt::format("socket: {}", std::strerror(errno)));
+  if (Status ok = connect_to(socket, offer.socket); !ok) return tl::unexpected(ok.error());
+  Result<PeerProcess> receiver = PeerProcess::of(socket);
+  if (!receiver) return tl::unexpected(receiver.error());
+  outbound->receiver_ = std::move(*receiver);
+  const std::vector<std::byte> hello = encode(Hello{offer.token});
+  if (::send(socket, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
+    return fail(Errc::kUnavailable, fmt::format("greeting the receiver: {}", std::strerror(errno)));
+  }
+  return outbound;
+}
+
+// Connecting.
+
+void Outbound::on_readable() {
+  if (state_ == State::kOpen) {
+    // The receiver says nothing after its welcome: what makes the socket readable is its end, or a
+    // breach.
+    std::byte byte{};
+    const ssize_t n = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    return end(n > 0 ? "the receiver broke the protocol" : "the receiver closed the connection");
+  }
+  if (state_ != State::kConnecting) return;
+  std::vector<UniqueFd> memfds;
+  Result<Welcome> welcome = receive_welcome(memfds);
+  if (!welcome) {
+    if (welcome.error().code != Errc::kResourceExhausted) {
+      connect_failed(std::move(welcome.error().message));
+    }
+    return;
+  }
+  if (Status ok = map_regions(*welcome, memfds); !ok) return connect_failed(ok.error().message);
+  state_ = State::kOpen;
+  events_.push(outbound_event(Kind::kConnected, id_));
+}
+
+// kResourceExhausted: nothing has come yet.
+Result<Welcome> Outbound::receive_welcome(std::vector<UniqueFd>& memfds) {
+  std::vector<std::byte> bytes(welcome_bytes_max(remote_.size()));
+  std::vector<std::byte> control(CMSG_SPACE(kMemfdsMax * sizeof(int)));
+  iovec part{bytes.data(), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t n = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return fail(Errc::kResourceExhausted, "");
+  if (n <= 0) return fail(Errc::kUnavailable, "the receiver closed the connection");
+  collect_descriptors(message, memfds);
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return fail(Errc::kCorrupt,
+                fmt::format("welcome: longer than {} regions need", remote_.size()));
+  }
+  return decode_welcome(std::span(bytes).first(static_cast<std::size_t>(n)));
+}
+
+Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>& memfds) {
+  if (welcome.regions.size() != remote_.size()) {
+    return fail(Errc::kMismatch, fmt::format("regions: the handshake told {}, the receiver has {}",
+                                             remote_.size(), welcome.regions.size()));
+  }
+  constexpr std::uint64_t kPlaceMax = 1ULL << 62;
+  struct Extent {
+    std::uint64_t begin = kPlaceMax;
+    std::uint64_t end = 0;
+  };
+  std::vector<Extent> extents(memfds.size());
+  for (std::size_t i = 0; i < welcome.regions.size(); ++i) {
+    const RegionPlace& region = welcome.regions[i];
+    if (region.length != remote_.length(i)) {
+      return fail(Errc::kMismatch, fmt::format("region {}: the handshake told {} bytes, the "
+                                               "receiver has {}",
+                                               i, remote_.length(i), region.length));
+    }
+    if (region.memfd == kNoMemfd) continue;
+    if (region.memfd >= memfds.size()) {
+      return fail(Errc::kCorrupt, fmt::format("region {}: memfd number {}, {} descriptors came", i,
+                                              region.memfd, memfds.size()));
+    }
+    if (region.place > kPlaceMax || region.length > kPlaceMax) {
+      return fail(Errc::kCorrupt,
+                  fmt::format("region {}: offset {} and length {} are beyond any file", i,
+                              region.place, region.length));
+    }
+    Extent& extent = extents[region.memfd];
+    extent.begin = std::min(extent.begin, region.place);
+    extent.end = std::max(extent.end, region.place + region.length);
+  }
+  for (std::size_t i = 0; i < memfds.size(); ++i) {
+    mappings_.emplace_back();
+    if (extents[i].end == 0) continue;
+    Result<Mapping> mapping = Mapping::map(memfds[i].get(), extents[i].begin, extents[i].end);
+    if (!mapping) return tl::unexpected(mapping.error());
+    mappings_.back() = std::move(*mapping);
+  }
+  for (const RegionPlace& region : welcome.regions) {
+    if (region.memfd == kNoMemfd) {
+      places_.push_back({nullptr, region.place});
+    } else {
+      places_.push_back({mappings_[region.memfd].at(region.place), 0});
+    }
+  }
+  return {};
+}
+
+void Outbound::connect_failed(std::string why) {
+  state_ = State::kEnded;
+  socket_.reset();
+  mappings_.clear();
+  events_.push(outbound_event(Kind::kConnectFailed, id_, std::move(why)));
+}
+
+// Writing.
+
+Status Outbound::post(const Write& write, const std::byte* local) {
+  if (state_ != State::kOpen) {
+    return fail(Errc::kNotFound, fmt::format("outbound {} is not open for writes", id_.value));
+  }
+  if (Status ok = remote_.check("remote", write.remote_region, write.remote_offset, write.length);
+      !ok) {
+    return ok;
+  }
+  if (posted_ - told_ == kPostedMax) {
+    return fail(Errc::kResourceExhausted,
+                fmt::format("{} writes are in flight to this peer, the most allowed", kPostedMax));
+  }
+  Posted& entry = slot(posted_++);
+  entry = {};
+  entry.local = local;
+  entry.length = write.length;
+  entry.context = write.context;
+  entry.has_immediate = write.immediate.has_value();
+  entry.immediate = write.immediate.value_or(0);
+  if (write.length > 0) {
+    entry.remote = places_[write.remote_region];
+    if (entry.remote.mapped != nullptr) {
+      entry.remote.mapped += write.remote_offset;
+    } else {
+      entry.remote.address += write.remote_offset;
+    }
+  }
+  return {};
+}
+
+std::uint64_t Outbound::work(std::uint64_t budget) {
+  std::uint64_t spent = 0;
+  while (spent < budget && has_work()) {
+    Posted& entry = slot(copied_);
+    const std::uint64_t bytes = std::min(entry.length - entry.done, budget - spent);
+    if (bytes > 0) {
+      if (Status ok = copy(entry, bytes); !ok) {
+        end(ok.error().message);
+        return spent + 1;
+      }
+    }
+    entry.done += bytes;
+    spent += bytes;
+    if (entry.done == entry.length) {
+      ++copied_;
+      spent += kWriteCost;
+    }
+  }
+  return spent;
+}
+
+Status Outbound::copy(const Posted& posted, std::uint64_t bytes) {
+  if (posted.remote.mapped != nullptr) {
+    copy_bytes(posted.remote.mapped + posted.done, posted.local + posted.done, bytes);
+    return {};
+  }
+  // Process numbers are reused: only while the pidfd shows its process alive does the number name
+  // it.
+  if (!receiver_.alive()) return fail(Errc::kUnavailable, "the receiver's process is dead");
+  const iovec from{const_cast<std::byte*>(posted.local) + posted.done, bytes};
+  const iovec to{reinterpret_cast<void*>(posted.remote.address + posted.done), bytes};
+  const ssize_t n = ::process_vm_writev(receiver_.pid(), &from, 1, &to, 1, 0);
+  if (n == static_cast<ssize_t>(bytes)) return {};
+  return fail(Errc::kIo,
+              fmt::format("process_vm_writev wrote {} of {} bytes: {}", n, bytes,
+                          n < 0 ? std::strerror(errno) : "the rest is not mapped there"));
+}
+
+void Outbound::flush() {
+  blocked_ = false;
+  while (state_ == State::kOpen && told_ != copied_) {
+    std::uint64_t batch_end = told_;
+    if (!send_immediates(batch_end)) return;
+    complete_until(batch_end);
+  }
+}
+
+// Sends the immediates of the next writes in one datagram; false: the socket is full or gone.
+bool Outbound::send_immediates(std::uint64_t& batch_end) {
+  std::array<std::uint32_t, kImmediatesMax> words;
+  std::size_t count = 0;
+  while (batch_end != copied_ && !slot(batch_end).has_immediate) ++batch_end;
+  if (batch_end != told_)
+    return true;  // these need no word: complete them before a full socket can hold them
+  for (; batch_end != copied_ && count < words.size(); ++batch_end) {
+    if (slot(batch_end).has_immediate) words[count++] = slot(batch_end).immediate;
+  }
+  const ssize_t n =
+      ::send(socket_.get(), words.data(), count * sizeof words[0], MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n >= 0) return true;
+  if (errno == EAGAIN || errno == ENOBUFS || errno == EINTR) {
+    blocked_ = true;
+  } else {
+    end(fmt::format("the receiver closed the connection: {}", std::strerror(errno)));
+  }
+  return false;
+}
+
+void Outbound::complete_until(std::uint64_t mark) {
+  for (; told_ != mark; ++told_) {
+    events_.push(write_event(Kind::kWriteDone, id_, slot(told_).context));
+  }
+}
+
+// Ending.
+
+void Outbound::end(std::string why) {
+  if (state_ == State::kEnding || state_ == State::kEnded) return;
+  const std::string reason = why.empty() ? "the outbound was closed" : why;
+  for (; told_ != posted_; ++told_) {
+    events_.push(write_event(Kind::kWriteFailed, id_, slot(told_).context, reason));
+  }
+  copied_ = posted_;
+  blocked_ = false;
+  state_ = State::kEnding;
+  socket_.reset();
+  why_ = std::move(why);
+}
+
+void Outbound::unmap_some() {
+  BATON_CHECK(state_ == State::kEnding);
+  while (!mappings_.empty()) {
+    if (mappings_.back().unmap_some()) return;
+    mappings_.pop_back();
+  }
+  state_ = State::kEnded;
+  events_.push(outbound_event(Kind::kOutboundClosed, id_, std::move(why_)));
+}
+
+bool Outbound::warm_some() {
+  if (state_ != State::kOpen) return false;
+  return std::any_of(mappings_.begin(), mappings_.end(),
+                     [](Mapping& mapping) { return mapping.warm_some(); });
+}
+
+}  // namespace baton::fabric::shm

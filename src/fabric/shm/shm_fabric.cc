@@ -1,0 +1,501 @@
+#include "fabric/shm/shm_fabric.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "fabric/events.h"
+#include "fabric/region_table.h"
+#include "fabric/shm/inbound.h"
+#include "fabric/shm/listener.h"
+#include "fabric/shm/outbound.h"
+
+namespace baton::fabric::shm {
+namespace {
+
+constexpr std::uint64_t kPollBytes = 256ULL << 10;  // copied in one poll
+constexpr std::uint64_t kTurnBytes = 64ULL << 10;   // of one outbound before the next has its turn
+constexpr int kCopyPolls = 4;  // polls of copying between two looks at the sockets
+constexpr std::size_t kInboundsMax = 4096;
+constexpr std::size_t kEventsHigh =
+    16384;  // unpolled; beyond it nothing moves until some are taken
+constexpr std::size_t kOutboundsMax = 4096;
+
+// What an epoll entry stands for.
+enum class Source : std::uint32_t { kListener, kVisitor, kWriterSocket, kWriterProcess, kReceiver };
+
+Token random_token() {
+  const std::array<std::uint64_t, 2> words{random_u64(), random_u64()};
+  Token token;
+  static_assert(sizeof words == sizeof token);
+  std::memcpy(token.data(), words.data(), sizeof token);
+  return token;
+}
+
+tl::unexpected<Error> refused(const char* call) {
+  return fail(Errc::kIo, fmt::format("{}: {}", call, std::strerror(errno)));
+}
+
+class ShmFabric final : public Fabric {
+ public:
+  ShmFabric(UniqueFd epoll, Listener listener)
+      : epoll_(std::move(epoll)), listener_(std::move(listener)) {
+    capabilities_.name = "shm";
+    capabilities_.delivery_complete = true;
+    capabilities_.writes_in_flight_max = Outbound::kPostedMax;
+    capabilities_.write_bytes_max = 1ULL << 40;
+    capabilities_.immediates_max = 1U << 16;
+    BATON_CHECK(watch(listener_.socket(), Source::kListener, 0));
+  }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  Status register_regions(std::span<const Region> regions) override;
+  Result<Fabric::Inbound> open_inbound(const PeerId& writer) override;
+  void fence_inbound(InboundId inbound) override;
+  Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
+                             std::span<const Region> regions) override;
+  void close_outbound(OutboundId outbound) override;
+  Status post(const Write& write) override;
+  std::size_t poll(std::span<FabricEvent> out) override;
+  bool busy() const override {
+    return !events_.empty() || !working_.empty() || !ending_.empty() || !warming_.empty();
+  }
+  int wait_fd() const override { return epoll_.get(); }
+
+ private:
+  using In = shm::Inbound;
+
+  bool watch(int fd, Source source, std::uint32_t id, std::uint32_t events = EPOLLIN);
+  void look_at_sockets();
+  void on_ready(Source source, std::uint32_t id);
+  void on_listener();
+  void on_visitor(std::uint32_t id);
+  void welcome(Listener::Visitor visitor, std::span<const std::byte> greeting);
+  std::optional<std::string> let_in(Listener::Visitor& visitor,
+                                    std::span<const std::byte> greeting);
+  bool send_welcome(int socket) const;
+  void on_writer_dead(std::uint32_t id);
+  void on_receiver(std::uint32_t id);
+
+  void move_bytes();
+  void flush(Outbound& outbound);
+  void end_some();
+  void warm_some();
+  void after_change(Outbound& outbound);
+  Outbound* find_outbound(std::uint32_t id);
+
+  Capabilities capabilities_;
+  UniqueFd epoll_;
+  Listener listener_;
+  EventRing events_;
+  std::uint32_t next_id_ = 1;
+  int polls_without_sockets_ = 0;
+  std::uint64_t refusals_ = 0;
+
+  RegionTable table_;
+  std::vector<std::byte*> bases_;
+  std::vector<RegionPlace> places_;  // of our regions, as a welcome tells them
+  std::vector<UniqueFd> memfds_;
+
+  std::unordered_map<std::uint32_t, In> inbounds_;
+  std::unordered_map<std::uint32_t, std::unique_ptr<Outbound>> outbounds_;
+  Outbound* last_posted_ = nullptr;
+  std::vector<Outbound*> working_;  // have bytes to copy; taken in turns
+  std::size_t turn_ = 0;
+  std::vector<Outbound*> to_flush_;
+  std::vector<std::uint32_t> warming_;
+  std::vector<std::uint32_t> ending_;
+};
+
+// Setting up.
+
+Status ShmFabric::register_regions(std::span<const Region> regions) {
+  Result<RegionTable> table = RegionTable::make(regions);
+  if (!table) return tl::unexpected(table.error());
+  std::vector<std::byte*> bases;
+  std::vector<RegionPlace> places;
+  std::vector<UniqueFd> memfds;
+  std::vector<std::pair<dev_t, ino_t>>
+      known;  // one descriptor for each memfd, however many regions lie in it
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    const Region& region = regions[i];
+    if (region.base == nullptr) {
+      return fail(Errc::kInvalidArgument,
+                  fmt::format("region {} ({}): base is null", i, region.name));
+    }
+    bases.push_back(region.base);
+    RegionPlace place{table->length(i), reinterpret_cast<std::uint64_t>(region.base), kNoMemfd, 0};
+    if (region.memfd >= 0) {
+      std::uint64_t end = 0;
+      if (__builtin_add_overflow(region.memfd_offset, place.length, &end)) {
+        return fail(Errc::kInvalidArgument,
+                    fmt::format("region {} ({}): memfd_offset {} + {} bytes", i, region.name,
+                                region.memfd_offset, place.length));
+      }
+      if (Status ok = check_sealed(region.memfd, end); !ok) {
+        return fail(ok.error().code,
+                    fmt::format("region {} ({}): {}", i, region.name, ok.error().message));
+      }
+      struct stat info{};
+      if (::fstat(region.memfd, &info) != 0) return refused("fstat");
+      const std::pair identity(info.st_dev, info.st_ino);
+      const auto found = std::find(known.begin(), known.end(), identity);
+      place.memfd = static_cast<std::uint32_t>(found - known.begin());
+      place.place = region.memfd_offset;
+      if (found == known.end()) {
+        if (known.size() == kMemfdsMax) {
+          return fail(Errc::kInvalidArgument,
+                      fmt::format("regions: more than {} memfds", kMemfdsMax));
+        }
+        known.push_back(identity);
+        memfds.emplace_back(::fcntl(region.memfd, F_DUPFD_CLOEXEC, 0));
+        if (!memfds.back()) return refused("F_DUPFD_CLOEXEC");
+      }
+    }
+    places.push_back(place);
+  }
+  table_ = std::move(*table);
+  bases_ = std::move(bases);
+  places_ = std::move(places);
+  memfds_ = std::move(memfds);
+  return {};
+}
+
+Result<Fabric::Inbound> ShmFabric::open_inbound(const PeerId& writer) {
+  if (inbounds_.size() >= kInboundsMax) {
+    return fail(Errc::kResourceExhausted,
+                fmt::format("{} inbounds are open, the most allowed", kInboundsMax));
+  }
+  const std::uint32_t id = next_id_++;
+  const Token token = random_token();
+  inbounds_.try_emplace(id, InboundId{id}, writer, token);
+  return Fabric::Inbound{InboundId{id}, encode(Offer{listener_.name(), token})};
+}
+
+void ShmFabric::fence_inbound(InboundId inbound) {
+  const auto found = inbounds_.find(inbound.value);
+  if (found == inbounds_.end()) return;
+  found->second.void_offer();
+  if (found->second.bound()) return;  // its pidfd tells
+  // The memory was never handed out for this offer, and now never will be.
+  inbounds_.erase(found);
+  events_.push(inbound_event(FabricEvent::Kind::kInboundFenced, inbound));
+}
+
+Result<OutboundId> ShmFabric::connect(const PeerId& receiver, std::span<const std::byte> offer,
+                                      std::span<const Region> regions) {
+  Result<Offer> decoded = decode_offer(offer);
+  if (!decoded) return tl::unexpected(decoded.error());
+  Result<RegionTable> remote = RegionTable::make(regions);
+  if (!remote) return tl::unexpected(remote.error());
+  if (outbounds_.size() >= kOutboundsMax) {
+    return fail(Errc::kResourceExhausted,
+                fmt::format("{} outbounds are open, the most allowed", kOutboundsMax));
+  }
+  const OutboundId id{next_id_++};
+  auto outbound = Outbound::start(id, *decoded, std::move(*remote), events_);
+  if (!outbound) {
+    events_.push(
+        outbound_event(FabricEvent::Kind::kConnectFailed, id,
+                       fmt::format("{}: {}", receiver.to_string(), outbound.error().message)));
+    return id;
+  }
+  if (!watch((*outbound)->socket(), Source::kReceiver, id.value)) return refused("epoll_ctl");
+  outbounds_.emplace(id.value, std::move(*outbound));
+  return id;
+}
+
+void ShmFabric::close_outbound(OutboundId id) {
+  if (Outbound* outbound = find_outbound(id.value)) {
+    outbound->end({});
+    after_change(*outbound);
+  }
+}
+
+Status ShmFabric::post(const Write& write) {
+  if (last_posted_ == nullptr || last_posted_->id() != write.to) {
+    Outbound* outbound = find_outbound(write.to.value);
+    if (outbound == nullptr) {
+      return fail(Errc::kNotFound,
+                  fmt::format("outbound {} is not open for writes", write.to.value));
+    }
+    last_posted_ = outbound;
+  }
+  if (Status ok = table_.check("local", write.local_region, write.local_offset, write.length);
+      !ok) {
+    return ok;
+  }
+  if (write.length > capabilities_.write_bytes_max) {
+    return fail(Errc::kInvalidArgument, fmt::format("length {} is above write_bytes_max {}",
+                                                    write.length, capabilities_.write_bytes_max));
+  }
+  const std::byte* local =
+      write.length == 0 ? nullptr : bases_[write.local_region] + write.local_offset;
+  if (Status ok = last_posted_->post(write, local); !ok) return ok;
+  if (!last_posted_->in_work_list) {
+    last_posted_->in_work_list = true;
+    working_.push_back(last_posted_);
+  }
+  return {};
+}
+
+// Polling.
+
+std::size_t ShmFabric::poll(std::span<FabricEvent> out) {
+  if (events_.size() < kEventsHigh) {
+    if (working_.empty() || ++polls_without_sockets_ >= kCopyPolls) {
+      polls_without_sockets_ = 0;
+      look_at_sockets();
+    }
+    if (working_.empty()) warm_some();
+    move_bytes();
+    end_some();
+  }
+  std::size_t n = 0;
+  while (n < out.size() && !events_.empty()) {
+    out[n] = events_.pop();
+    if (out[n].kind == FabricEvent::Kind::kImmediate) {
+      const auto inbound = inbounds_.find(out[n].inbound.value);
+      if (inbound != inbounds_.end()) inbound->second.on_delivered();
+    }
+    ++n;
+  }
+  return n;
+}
+
+void ShmFabric::move_bytes() {
+  std::uint64_t budget = kPollBytes;
+  while (budget > 0 && !working_.empty()) {
+    if (turn_ >= working_.size()) turn_ = 0;
+    Outbound& outbound = *working_[turn_];
+    budget -= std::min(budget, outbound.work(std::min(budget, kTurnBytes)));
+    if (!outbound.in_flush_list) {
+      outbound.in_flush_list = true;
+      to_flush_.push_back(&outbound);
+    }
+    if (outbound.has_work()) {
+      ++turn_;
+    } else {
+      outbound.in_work_list = false;
+      working_[turn_] = working_.back();
+      working_.pop_back();
+    }
+  }
+  for (Outbound* outbound : to_flush_) {
+    outbound->in_flush_list = false;
+    if (!outbound->waits_for_writable) outbound->flush();
+    after_change(*outbound);
+  }
+  to_flush_.clear();
+}
+
+// After anything that may have filled a socket or ended the outbound.
+void ShmFabric::after_change(Outbound& outbound) {
+  const std::uint32_t id = outbound.id().value;
+  if (outbound.ending() || outbound.ended()) {
+    if (&outbound == last_posted_) last_posted_ = nullptr;
+    if (outbound.in_work_list) {
+      outbound.in_work_list = false;
+      std::erase(working_, &outbound);
+    }
+    if (std::find(ending_.begin(), ending_.end(), id) == ending_.end()) ending_.push_back(id);
+    return;
+  }
+  if (outbound.blocked() != outbound.waits_for_writable) {
+    outbound.waits_for_writable = outbound.blocked();
+    epoll_event event{};
+    event.events = EPOLLIN | (outbound.blocked() ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+    event.data.u64 = (static_cast<std::uint64_t>(Source::kReceiver) << 32) | id;
+    BATON_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, outbound.socket(), &event) == 0);
+  }
+}
+
+void ShmFabric::end_some() {
+  if (ending_.empty()) return;
+  Outbound* outbound = find_outbound(ending_.back());
+  if (outbound != nullptr && outbound->ending()) outbound->unmap_some();
+  if (outbound == nullptr || outbound->ended()) {
+    outbounds_.erase(ending_.back());
+    ending_.pop_back();
+  }
+}
+
+void ShmFabric::warm_some() {
+  if (warming_.empty()) return;
+  Outbound* outbound = find_outbound(warming_.back());
+  if (outbound == nullptr || !outbound->warm_some()) warming_.pop_back();
+}
+
+Outbound* ShmFabric::find_outbound(std::uint32_t id) {
+  const auto found = outbounds_.find(id);
+  return found == outbounds_.end() ? nullptr : found->second.get();
+}
+
+// Sockets.
+
+bool ShmFabric::watch(int fd, Source source, std::uint32_t id, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = (static_cast<std::uint64_t>(source) << 32) | id;
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void ShmFabric::look_at_sockets() {
+  std::array<epoll_event, 64> ready;
+  const int n = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
+  for (int i = 0; i < n; ++i) {
+    const std::uint64_t data = ready[static_cast<std::size_t>(i)].data.u64;
+    on_ready(static_cast<Source>(data >> 32), static_cast<std::uint32_t>(data));
+  }
+}
+
+void ShmFabric::on_ready(Source source, std::uint32_t id) {
+  switch (source) {
+    case Source::kListener:
+      return on_listener();
+    case Source::kVisitor:
+      return on_visitor(id);
+    case Source::kWriterSocket:
+      // A name that is gone ended earlier in the same round.
+      if (const auto found = inbounds_.find(id); found != inbounds_.end()) {
+        found->second.read_immediates(events_, false);
+      }
+      return;
+    case Source::kWriterProcess:
+      return on_writer_dead(id);
+    case Source::kReceiver:
+      return on_receiver(id);
+  }
+}
+
+void ShmFabric::on_listener() {
+  const std::uint32_t id = next_id_++;
+  const Listener::Visitor* visitor = listener_.accept(id);
+  if (visitor == nullptr) return;
+  if (!watch(visitor->socket.get(), Source::kVisitor, id)) {
+    listener_.take(id);
+    return;
+  }
+  on_visitor(id);
+}
+
+void ShmFabric::on_visitor(std::uint32_t id) {
+  std::optional<Listener::Visitor> visitor = listener_.take(id);
+  if (!visitor) return;
+  std::array<std::byte, 256> greeting;
+  const ssize_t n = ::recv(visitor->socket.get(), greeting.data(), greeting.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return listener_.put_back(std::move(*visitor));
+  if (n <= 0) return;
+  welcome(std::move(*visitor), std::span(greeting).first(static_cast<std::size_t>(n)));
+}
+
+void ShmFabric::welcome(Listener::Visitor visitor, std::span<const std::byte> greeting) {
+  const int socket = visitor.socket.get();
+  const pid_t pid = visitor.process.pid();
+  const std::optional<std::string> refusal = let_in(visitor, greeting);
+  if (!refusal) return;
+  // A flood of refusals is told ever more rarely.
+  if (std::has_single_bit(++refusals_)) {
+    log::warning("shm: process {} is refused: {} ({} refusals so far)", pid, *refusal, refusals_);
+  }
+  const std::vector<std::byte> bytes = encode_refusal(*refusal);
+  (void)::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// Answers why not.
+std::optional<std::string> ShmFabric::let_in(Listener::Visitor& visitor,
+                                             std::span<const std::byte> greeting) {
+  const Result<Hello> hello = decode_hello(greeting);
+  if (!hello) return hello.error().message;
+  const auto found = std::find_if(inbounds_.begin(), inbounds_.end(), [&](const auto& entry) {
+    return entry.second.token() == hello->token;
+  });
+  if (found == inbounds_.end()) return "no offer has this token";
+  In& inbound = found->second;
+  if (std::optional<std::string> objection = inbound.objection(visitor.process)) return objection;
+  // The process is bound before it gets the memory: from here on nothing but its death is a fence.
+  const int socket = visitor.socket.get();
+  if (inbound.admit(std::move(visitor.socket), std::move(visitor.process)) &&
+      !watch(inbound.pidfd(), Source::kWriterProcess, found->first)) {
+    BATON_CHECK(false, "epoll_ctl of a pidfd: {}", std::strerror(errno));
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = (static_cast<std::uint64_t>(Source::kWriterSocket) << 32) | found->first;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event) != 0 || !send_welcome(socket)) {
+    inbound.drop_connection();
+  }
+  return std::nullopt;
+}
+
+bool ShmFabric::send_welcome(int socket) const {
+  Welcome message;
+  message.regions = places_;
+  std::vector<std::byte> bytes = encode(message);
+  iovec part{bytes.data(), bytes.size()};
+  std::vector<std::byte> control(CMSG_SPACE(memfds_.size() * sizeof(int)));
+  msghdr head{};
+  head.msg_iov = &part;
+  head.msg_iovlen = 1;
+  if (!memfds_.empty()) {
+    head.msg_control = control.data();
+    head.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&head);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(memfds_.size() * sizeof(int));
+    for (std::size_t i = 0; i < memfds_.size(); ++i) {
+      const int fd = memfds_[i].get();
+      std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
+    }
+  }
+  if (::sendmsg(socket, &head, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
+  log::warning("shm: a welcome of {} bytes could not be sent: {}", bytes.size(),
+               std::strerror(errno));
+  return false;
+}
+
+void ShmFabric::on_writer_dead(std::uint32_t id) {
+  const auto found = inbounds_.find(id);
+  if (found == inbounds_.end()) return;
+  found->second.read_immediates(events_, true);
+  inbounds_.erase(found);
+  events_.push(inbound_event(FabricEvent::Kind::kInboundFenced, InboundId{id}));
+}
+
+void ShmFabric::on_receiver(std::uint32_t id) {
+  Outbound* outbound = find_outbound(id);
+  if (outbound == nullptr) return;
+  const bool was_open = outbound->open();
+  outbound->on_readable();
+  if (outbound->open() && !was_open) warming_.push_back(id);
+  if (outbound->open() && outbound->waits_for_writable) outbound->flush();
+  after_change(*outbound);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Fabric>> make_shm_fabric() {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return refused("epoll_create1");
+  Result<Listener> listener = Listener::open();
+  if (!listener) return tl::unexpected(listener.error());
+  return std::make_unique<ShmFabric>(std::move(epoll), std::move(*listener));
+}
+
+}  // namespace baton::fabric::shm

@@ -1,0 +1,27 @@
+// The fabric between processes of one host. The receiver's pool is a sealed memfd that the writer
+// maps; the owner thread copies straight into it. Memory that is in no memfd is written with
+// process_vm_writev. Immediates are datagrams on a unix socket. What is trusted and what is a
+// fence: README.md in this folder's parent.
+//
+// Additions to the port's contract:
+//   - an offer may be used again, by the same process, after its connection closed; a newer
+//   connection ends the older;
+//   - fence_inbound() of a connected inbound also closes the connection; kInboundFenced waits for
+//   the process' death;
+//   - close_outbound() fails what is posted and not yet completed: wait for the completions first
+//   to end in peace;
+//   - after kConnected the receiver's pages are made present piece by piece while nothing is to be
+//   copied; busy() is
+//     true until they are.
+#pragma once
+
+#include <memory>
+
+#include "fabric/fabric.h"
+
+namespace baton::fabric::shm {
+
+// Errors: no descriptor or socket to be had.
+Result<std::unique_ptr<Fabric>> make_shm_fabric();
+
+}  // namespace baton::fabric::shm
