@@ -24,9 +24,9 @@ Result<Url> parse_url(std::string_view text);
 
 struct Call {
   std::string method = "GET";
-  std::string url;  // "http://host:port/path?query"
-  Headers headers;  // beside Host, Connection and Content-Length, which the client sets
-  std::string body;
+  std::string url;       // "http://host:port/path?query"
+  Headers headers = {};  // beside Host, Connection and Content-Length, which the client sets
+  std::string body = {};
   Duration connect_timeout = std::chrono::seconds(2);  // names resolved, connection made
   Duration idle_timeout = Duration::max();  // without a byte from the server after the request
   Duration timeout = Duration::max();       // for the whole call
@@ -83,7 +83,7 @@ class Client {
 struct FetchedResponse {
   int status = 0;
   Headers headers;
-  std::string body;
+  std::string body = {};
 };
 // For tests and tools: one call, waited for. Call::timeout bounds it (30 s where none is set). A
 // body over 64 MiB is an error.
