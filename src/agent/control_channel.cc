@@ -67,7 +67,6 @@ struct ControlChannel::Connection {
   Time since{};          // of this state
   Time last_in{};        // a byte came
   Time frame_begun{};    // the first byte of the frame that is still incomplete
-  Time last_out{};       // something was queued
   Time last_progress{};  // the socket took output, or there was none waiting
 };
 
@@ -111,7 +110,7 @@ ControlChannel::Connection& ControlChannel::add(bool dialed, Time now) {
   Connection& conn = *owned;
   last_id_ += 2;
   conn.id = ConnId{last_id_ | (dialed ? 1U : 0U)};
-  conn.since = conn.last_in = conn.last_out = conn.last_progress = now;
+  conn.since = conn.last_in = conn.last_progress = now;
   connections_.emplace(conn.id.value, std::move(owned));
   counters_.connections.set(static_cast<std::int64_t>(connections_.size()));
   return conn;
@@ -227,7 +226,7 @@ void ControlChannel::finish_dial(Connection& conn, Time now) {
   if (error != 0) return fail_dial(conn, std::strerror(error), now);
   backoff_.succeeded(conn.dialed_text());
   conn.state = Connection::State::kOpen;
-  conn.since = conn.last_in = conn.last_out = conn.last_progress = now;
+  conn.since = conn.last_in = conn.last_progress = now;
   poller_.modify(conn.fd.get(), EPOLLIN, conn.id.value);
   counters_.opened.add();
   wake_by(deadline_of(conn));
@@ -392,7 +391,6 @@ void ControlChannel::send(ConnId id, std::span<const std::byte> frame, Time now)
   // Past the bound nothing more is queued; flush() then drops the connection, outside of its user's
   // calls.
   if (conn->output.size() <= options_.output_max) conn->output.append(frame);
-  conn->last_out = now;
   counters_.frames_out.add();
   if (!conn->in_unflushed) unflushed_.push_back(id);
   conn->in_unflushed = true;
@@ -471,12 +469,7 @@ Time ControlChannel::deadline_of(const Connection& conn) const {
   }
   Time deadline = kNever;
   if (!conn.admitted) deadline = conn.since + options_.stranger_timeout;
-  if (conn.admitted) {
-    deadline = conn.last_in + options_.peer_timeout;
-    if (!options_.ping.empty()) {
-      deadline = std::min(deadline, conn.last_out + options_.ping_interval);
-    }
-  }
+  if (conn.admitted) deadline = conn.last_in + options_.peer_timeout;
   if (conn.unframed > 0) deadline = std::min(deadline, conn.frame_begun + options_.peer_timeout);
   if (!conn.output.empty()) {
     deadline = std::min(deadline, conn.last_progress + options_.peer_timeout);
@@ -519,10 +512,6 @@ void ControlChannel::check(Connection& conn, Time now) {
     return drop(conn, CloseReason::kNotReading,
                 fmt::format("{} bytes unread for {:.1f} s", conn.output.size(),
                             seconds(conn.last_progress)));
-  }
-  if (conn.admitted && !options_.ping.empty() && now >= conn.last_out + options_.ping_interval) {
-    counters_.pings.add();
-    send(conn.id, options_.ping, now);
   }
 }
 

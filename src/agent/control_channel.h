@@ -41,15 +41,10 @@ struct ConnId {
 };
 
 struct ChannelOptions {
-  // One whole frame, sent to an admitted peer that was sent nothing for ping_interval; empty: none
-  // is.
-  std::vector<std::byte> ping;
-
   Duration connect_timeout = std::chrono::seconds(2);
   Duration stranger_timeout = std::chrono::seconds(2);  // until admitted
   Duration peer_timeout =
-      std::chrono::seconds(5);  // without a byte, or half a frame, or unread output
-  Duration ping_interval = std::chrono::seconds(1);
+      std::chrono::seconds(5);                // without a byte, or half a frame, or unread output
   Duration linger = std::chrono::seconds(1);  // last words of close_after_flush
 
   std::uint32_t connections_max = 1024;
@@ -74,7 +69,7 @@ enum class CloseReason : std::uint8_t {
 std::string_view to_string(CloseReason reason);
 
 struct ChannelCounters {
-  Counter accepted, dialed, opened, closed, frames_in, frames_out, bytes_in, bytes_out, pings;
+  Counter accepted, dialed, opened, closed, frames_in, frames_out, bytes_in, bytes_out;
   Counter dropped_hostile;    // bad streams, kHalfFrame, kNotReading
   Counter dropped_strangers;  // kNotAdmitted, kCrowded
   Gauge connections;
@@ -108,7 +103,7 @@ class ControlChannel {
   // on_open or on_close(kDialFailed) follows from a later turn, also when it fails at once. An
   // address that failed before is tried after a growing pause.
   ConnId dial(const std::string& host, std::uint16_t port, Time now);
-  // From here on heartbeats are sent and expected, and long frames are taken.
+  // From here on silence is a reason to close, and long frames are taken.
   void admit(ConnId conn, Time now);
   bool is_open(ConnId conn) const;
   std::string peer_text(ConnId conn) const;  // its address, for messages

@@ -1,0 +1,61 @@
+// For tests only: a fabric that breaks a write on purpose, to show that somebody notices.
+// Agent::create() puts it in front of the real one when BATON_FAULT is set:
+//
+//   BATON_FAULT=flip_byte[:n]   one byte of the n-th data write (from 1; default 1) is written
+//   inverted BATON_FAULT=drop_write[:n]  the n-th data write is reported as done and never made
+//
+// A data write is one with a length. Whatever else the port promises is kept.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "fabric/fabric.h"
+
+namespace baton {
+
+struct Fault {
+  enum class Kind : std::uint8_t { kFlipByte, kDropWrite };
+  Kind kind = Kind::kFlipByte;
+  std::uint64_t write_number = 1;
+
+  static Result<Fault> parse(std::string_view text);
+};
+
+class FaultFabric final : public fabric::Fabric {
+ public:
+  FaultFabric(std::unique_ptr<fabric::Fabric> real, const Fault& fault);
+  ~FaultFabric() override;
+
+  const fabric::Capabilities& capabilities() const override { return real_->capabilities(); }
+  Status register_regions(std::span<const Region> regions) override;
+  Result<Inbound> open_inbound(const PeerId& writer) override {
+    return real_->open_inbound(writer);
+  }
+  void fence_inbound(fabric::InboundId inbound) override { real_->fence_inbound(inbound); }
+  Result<fabric::OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
+                                     std::span<const Region> regions) override {
+    return real_->connect(receiver, offer, regions);
+  }
+  void close_outbound(fabric::OutboundId outbound) override { real_->close_outbound(outbound); }
+  Status post(const fabric::Write& write) override;
+  std::size_t poll(std::span<fabric::FabricEvent> out) override;
+  bool busy() const override { return !made_up_.empty() || real_->busy(); }
+  int wait_fd() const override { return real_->wait_fd(); }
+
+ private:
+  void invert(std::byte* place);
+
+  std::unique_ptr<fabric::Fabric> real_;
+  const Fault fault_;
+  std::vector<Region> regions_;
+  std::uint64_t data_writes_ = 0;
+  std::byte* inverted_ = nullptr;  // a byte of ours that is wrong while the write is under way
+  std::uint64_t inverted_context_ = 0;
+  std::deque<fabric::FabricEvent> made_up_;
+};
+
+}  // namespace baton
