@@ -14,7 +14,7 @@
 namespace baton::fabric::shm {
 namespace {
 
-constexpr std::uint64_t kWarmBytes = 512ULL << 10;
+constexpr std::uint64_t kWarmBytes = 256ULL << 10;
 constexpr std::uint64_t kUnmapBytes = 8ULL << 20;
 
 tl::unexpected<Error> refused(const char* call) {
