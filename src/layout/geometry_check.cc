@@ -64,7 +64,10 @@ Status check_region(const Geometry& g, const Region& r, Whose whose) {
     return invalid(
         fmt::format("region {}: group is {}, num_groups is {}", r.name, r.group, g.num_groups));
   }
-  if (r.num_blocks == 0) return invalid(fmt::format("region {}: num_blocks is 0", r.name));
+  if (r.num_blocks == 0 || r.num_blocks > kPoolBlocksMax) {
+    return invalid(fmt::format("region {}: num_blocks is {}, allowed is 1 to {}", r.name,
+                               r.num_blocks, kPoolBlocksMax));
+  }
   if (r.block_bytes == 0 || r.block_bytes > r.stride_bytes) {
     return invalid(fmt::format("region {}: block_bytes is {}, stride_bytes is {}", r.name,
                                r.block_bytes, r.stride_bytes));

@@ -14,6 +14,7 @@ namespace baton::layout {
 inline constexpr std::uint16_t kGroupsMax = 16;
 inline constexpr std::size_t kRegionsMax = 4096;
 inline constexpr std::uint32_t kBlockSizeMax = 65536;
+inline constexpr std::uint32_t kPoolBlocksMax = 1U << 24;
 
 // kOurs: memory of this process, so base pointers must be there. kTheirs: a peer's word; only the
 // figures count.

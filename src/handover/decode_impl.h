@@ -1,0 +1,204 @@
+// The inside of DecodeSide, shared by its three source files: decode_side.cc (engine and time),
+// decode_links.cc (connections and peers), decode_attempts.cc (slots, messages, completion,
+// quarantine).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "handover/decode_side.h"
+#include "handover/index_map.h"
+#include "handover/timer_heap.h"
+#include "wire/messages.h"
+#include "wire/validate.h"
+
+namespace baton::handover {
+
+struct DecodeSide::Impl {
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  // One registration; its row in `attempts_` is its completion slot's index. It ends for the engine
+  // long before its row is free if its writer has yet to drain.
+  enum class Phase : std::uint8_t {
+    kFree,
+    kWaiting,      // the peer is not connected: nothing was sent
+    kRegistered,   // P was told
+    kVerifying,    // everything landed, hashes are being compared
+    kWithdrawing,  // the engine took it back; ends when P has drained
+    kQuarantined,  // ended for the engine; blocks wait for the writer to drain or for the fence
+                   // [I1]
+  };
+  struct Attempt {
+    Phase phase = Phase::kFree;
+    std::uint32_t generation = 0;
+    std::uint32_t peer = kNone;
+    std::uint64_t wanted_incarnation = 0;
+    std::optional<Inbound> inbound;  // through which the writer may write, once it was told
+    TransferId transfer;
+    baton::Attempt number;
+    Epoch epoch = 0;
+    TokenRange range;
+    std::uint32_t prompt_tokens = 0;
+    std::vector<std::vector<BlockId>> block_ids;
+    std::uint32_t blocks = 0;  // over all groups
+    std::uint64_t bytes_planned = 0;
+    std::uint32_t credits = 0;
+    Duration patience{};  // the deadline as a duration: P's word that it is at work starts it anew
+    Time deadline = kNever;
+    Time resend_at = kNever;
+    Duration resend_gap{};
+    // Completion.
+    std::uint32_t counted = 0;
+    std::uint32_t reported = 0;  // of `counted`, told to P
+    bool final_known = false;
+    std::uint32_t final_immediates = 0;
+    std::uint32_t final_writes = 0;
+    std::optional<TokenId> first_token;
+    std::vector<std::uint64_t> hashes;
+    std::uint32_t verified = 0;
+    // The end.
+    Cause cause = Cause::kNone;
+    std::string text;
+    bool keep = false;                                // of the Cancel that is repeated
+    std::optional<std::uint32_t> drained_immediates;  // P drained; so many must have been counted
+    Timeline times;
+  };
+
+  struct Peer {
+    enum class State : std::uint8_t { kFree, kIdle, kDialing, kHandshake, kReady };
+    State state = State::kFree;
+    PeerAddress address;
+    PeerId id;  // incarnation 0: not known yet
+    LinkId link = kNoLink;
+    // A session lasts from a handshake until the peer is given up; a connection may come back
+    // within it.
+    std::optional<Inbound> inbound;
+    std::vector<std::byte> offer;
+    Time heard = kNever;
+    Time spoke = kNever;
+    Time trying_since = kNever;  // without a connection since then
+    Time dial_at = kNever;
+    Duration dial_gap{};
+    Time renew_at = kNever;
+    Duration ping_gap{};
+    Duration renew_gap{};
+    bool verify = false;
+    bool hopeless = false;  // another incarnation answers there: do not dial for quarantine's sake
+    std::uint32_t quarantined = 0;  // blocks
+    std::uint32_t users = 0;        // attempts and claims
+  };
+  struct Claim {
+    TransferId transfer;
+    std::uint32_t peer = kNone;
+    std::uint64_t wanted_incarnation = 0;
+  };
+
+  Impl(const Config& config, Port& port, AgentMetrics& metrics);
+
+  // decode_side.cc
+  void claim(TransferId transfer, const PeerAddress& address, Time now);
+  void register_blocks(Registration&& registration, Time now);
+  void withdraw(TransferId transfer, Time now);
+  void cancel(TransferId transfer, Time now);
+  void on_time(Time now);
+  bool work(Time now);
+  void shutdown(Time now);
+  void drop_claim(TransferId transfer, bool tell, Time now);
+  bool make_way(const Registration& registration, Time now);
+  void fill(Attempt& a, Registration&& registration, std::uint32_t peer, Time now);
+  void refuse_registration(Registration&& registration, Outcome outcome, Cause cause,
+                           std::string text, Time now);
+
+  // decode_links.cc
+  std::uint32_t peer_for(const PeerAddress& address, Time now);
+  std::uint32_t new_peer(const PeerAddress& address);
+  bool make_room_for_peer();
+  void free_peer_if_unused(std::uint32_t index);
+  std::uint32_t peer_of(LinkId link) const;
+  void dial(std::uint32_t index, Time now);
+  void on_link_up(LinkId link, Time now);
+  void on_link_down(LinkId link, std::string_view why, Time now);
+  void retry_or_give_up(std::uint32_t index, Cause cause, std::string_view why, Time now);
+  void give_up(std::uint32_t index, Cause cause, std::string_view why, Time now);
+  void on_frame(LinkId link, const wire::Frame& frame, Time now);
+  void on_bad_stream(LinkId link, const Error& error, Time now);
+  void dispatch(std::uint32_t index, const wire::Message& message, Time now);
+  void on_hello_ack(std::uint32_t index, const wire::HelloAck& ack, Time now);
+  void on_refused(std::uint32_t index, const wire::Refuse& refuse, Time now);
+  std::uint32_t join_same(std::uint32_t index, const PeerId& id);
+  bool open_session(std::uint32_t index, Time now);
+  void fail_other_incarnations(std::uint32_t index, Time now);
+  void refuse_peer(std::uint32_t index, const std::string& field, const std::string& ours,
+                   const std::string& theirs, Time now);
+  void send_hello(std::uint32_t index, Time now);
+  void send_renewals(std::uint32_t index, Time now);
+  void send_ping(std::uint32_t index, Time now);
+  void peer_time(std::uint32_t index, Time now);
+  void set_peer_timer(std::uint32_t index, Time now);
+  Time peer_deadline(const Peer& peer) const;
+  bool ready(const Attempt& a) const;
+  wire::Hello hello() const;
+  template <typename M>
+  void send(Peer& peer, const M& message, Time now) {
+    port.send(peer.link, encoder.encode(message));
+    peer.spoke = now;
+  }
+
+  // decode_attempts.cc
+  wire::Key key_of(std::uint32_t index) const;
+  std::uint32_t find(std::uint32_t peer, const wire::Key& key);
+  void send_register(std::uint32_t index, Time now);
+  void send_cancel(std::uint32_t index, Time now);
+  void repeat(std::uint32_t index, Time now);
+  void on_register_state(std::uint32_t peer, const wire::RegisterState& message, Time now);
+  void on_final(std::uint32_t peer, const wire::Final& message, Time now);
+  void on_stopped(std::uint32_t peer, const wire::Stopped& message, Time now);
+  void on_immediate(Inbound inbound, std::uint32_t immediate, Time now);
+  void on_fenced(Inbound inbound, Time now);
+  std::string final_fault(const Attempt& a, const Peer& peer, const wire::Final& message) const;
+  void check_complete(std::uint32_t index, Time now);
+  bool verify_some(std::uint32_t index, std::uint64_t& budget, Time now);
+  void complete(std::uint32_t index, Time now);
+  void note_drained(std::uint32_t index, const wire::Stopped& message, Time now);
+  void stop_registered(std::uint32_t index, const wire::Stopped& message, Time now);
+  void grant_again(std::uint32_t index, Time now);
+  // Ends the attempt for the engine; its row stays (quarantined) unless `released`.
+  void end(std::uint32_t index, Outcome outcome, Cause cause, std::string text, bool released,
+           Time now);
+  void quarantine(std::uint32_t index, Time now);
+  bool drained(const Attempt& a) const;
+  void release(std::uint32_t index, Time now);
+  void free_row(std::uint32_t index);
+  Event event_for(const Attempt& a, Event::Kind kind, Outcome outcome, Cause cause, Time now) const;
+  void set_attempt_timer(std::uint32_t index);
+  void attempt_time(std::uint32_t index, Time now);
+
+  const Config config;
+  Port& port;
+  AgentMetrics& metrics;
+  wire::Encoder encoder;
+  wire::DuplicateFinder duplicates;
+  std::uint32_t quarantine_max;
+
+  std::vector<Attempt> attempts;
+  std::deque<std::uint32_t> free_rows;  // oldest first: generations of a slot lie far apart
+  IndexMap<TransferId> live;            // transfer -> its attempt that has not ended for the engine
+  std::vector<Peer> peers;
+  std::vector<Claim> claims;      // dense
+  IndexMap<TransferId> claim_of;  // transfer -> index in claims
+  std::vector<std::uint32_t> verifying;
+  TimerHeap attempt_timers;
+  TimerHeap peer_timers;
+
+  Epoch next_epoch = 1;
+  std::uint32_t credits_free;
+  std::uint32_t open = 0;
+  std::uint32_t quarantined = 0;
+  std::uint64_t next_token = 1;
+};
+
+}  // namespace baton::handover

@@ -1,0 +1,352 @@
+#include "handover/decode_side.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "handover/decode_impl.h"
+#include "layout/geometry_check.h"
+
+namespace baton::handover {
+namespace {
+
+// Rows beyond the open transfers: attempts that have ended and whose writers have not drained yet.
+constexpr std::uint32_t kRowsPerTransfer = 2;
+
+std::uint32_t rows(const Config& config) {
+  return std::min(config.transfers_max * kRowsPerTransfer, Slot::kIndexMask);
+}
+
+std::uint32_t default_quarantine(const Config& config) {
+  if (config.quarantine_blocks_max != 0) return config.quarantine_blocks_max;
+  std::uint32_t blocks = 0;
+  for (std::uint16_t g = 0; g < config.geometry.num_groups; ++g) {
+    blocks += layout::pool_blocks(config.geometry, g);
+  }
+  return std::max(1U, blocks / 2);
+}
+
+std::uint64_t bytes_per_block(const Geometry& geometry, std::size_t group) {
+  std::uint64_t bytes = 0;
+  for (const Region& r : geometry.regions) {
+    if (r.group == group) bytes += r.block_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Status check_registration(const Geometry& ours, const Registration& registration) {
+  if (registration.transfer.is_null()) {
+    return fail(Errc::kInvalidArgument, "transfer is null");
+  }
+  if (registration.range.end > registration.prompt_tokens) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("range.end is {}, prompt_tokens is {}", registration.range.end,
+                            registration.prompt_tokens));
+  }
+  if (registration.block_ids.size() > wire::kGroupsMax) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("block_ids has {} groups, at most {} are served",
+                            registration.block_ids.size(), wire::kGroupsMax));
+  }
+  std::array<std::span<const BlockId>, wire::kGroupsMax> lists;
+  std::copy(registration.block_ids.begin(), registration.block_ids.end(), lists.begin());
+  wire::DuplicateFinder finder(wire::largest_pool(ours));
+  return wire::check_block_lists(ours, registration.range,
+                                 std::span(lists).first(registration.block_ids.size()), finder);
+}
+
+DecodeSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
+    : config(c),
+      port(p),
+      metrics(m),
+      duplicates(wire::largest_pool(c.geometry)),
+      quarantine_max(default_quarantine(c)),
+      attempts(rows(c)),
+      live(c.transfers_max),
+      peers(c.peers_max),
+      claim_of(c.transfers_max),
+      attempt_timers(rows(c)),
+      peer_timers(c.peers_max),
+      credits_free(c.immediates_max) {
+  BATON_CHECK(c.transfers_max > 0 && c.peers_max > 0 && c.immediates_max > 0);
+  for (std::uint32_t i = 0; i < attempts.size(); ++i) free_rows.push_back(i);
+  claims.reserve(c.transfers_max);
+  verifying.reserve(attempts.size());
+}
+
+void DecodeSide::Impl::claim(TransferId transfer, const PeerAddress& address, Time now) {
+  if (live.find(transfer) || claim_of.find(transfer) || claim_of.full()) return;
+  const std::uint32_t peer = peer_for(address, now);
+  if (peer == kNone) return;
+  claim_of.insert(transfer, static_cast<std::uint32_t>(claims.size()));
+  claims.push_back({transfer, peer, address.incarnation});
+  ++peers[peer].users;
+  if (peers[peer].state == Peer::State::kReady) {
+    const TransferId ids[] = {transfer};
+    send(peers[peer], wire::Renew{ids}, now);
+  }
+}
+
+void DecodeSide::Impl::drop_claim(TransferId transfer, bool tell, Time now) {
+  const auto found = claim_of.find(transfer);
+  if (!found) return;
+  const std::uint32_t index = claims[*found].peer;
+  Peer& peer = peers[index];
+  claim_of.erase(transfer);
+  if (*found + 1 != claims.size()) {
+    claims[*found] = claims.back();
+    claim_of.set(claims[*found].transfer, *found);
+  }
+  claims.pop_back();
+  if (tell && peer.state == Peer::State::kReady) {
+    wire::Cancel message;
+    message.key.transfer = transfer;
+    send(peer, message, now);
+  }
+  --peer.users;
+  if (tell) free_peer_if_unused(index);
+}
+
+// An attempt that never started: the one event it gets, without a row.
+void DecodeSide::Impl::refuse_registration(Registration&& registration, Outcome outcome,
+                                           Cause cause, std::string text, Time now) {
+  Event event;
+  event.side = Side::kDecode;
+  event.transfer = registration.transfer;
+  event.attempt = {registration.binding, registration.attempt};
+  event.outcome = outcome;
+  event.cause = cause;
+  event.text = std::move(text);
+  event.range = registration.range;
+  event.peer = registration.peer.engine_id;
+  event.times.told = now.time_since_epoch().count();
+  (outcome == Outcome::kCancelled ? metrics.decode_cancelled : metrics.decode_failed).add();
+  port.deliver(std::move(event));
+}
+
+// Clears the way for a registration among those of the same transfer. False: it ended at once.
+bool DecodeSide::Impl::make_way(const Registration& registration, Time now) {
+  const auto standing = live.find(registration.transfer);
+  if (!standing) return true;
+  const baton::Attempt number{registration.binding, registration.attempt};
+  const baton::Attempt have = attempts[*standing].number;
+  if (number == have) {
+    metrics.stale_messages.add();  // said twice: the standing one's end is the end of both
+    return false;
+  }
+  if (number < have) {
+    refuse_registration(Registration(registration), Outcome::kCancelled, Cause::kSuperseded,
+                        fmt::format("attempt ({}, {}) came after ({}, {})", number.binding,
+                                    number.attempt, have.binding, have.attempt),
+                        now);
+    return false;
+  }
+  Attempt& old = attempts[*standing];
+  old.keep = true;  // P's blocks are for the newer one
+  const bool untold = old.phase == Phase::kWaiting || old.phase == Phase::kVerifying;
+  end(*standing, Outcome::kCancelled, Cause::kSuperseded, "a newer attempt was registered", untold,
+      now);
+  return true;
+}
+
+void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
+  if (!make_way(r, now)) return;
+  const auto refuse = [&](std::string text) {
+    refuse_registration(std::move(r), Outcome::kFailed, Cause::kRefused, std::move(text), now);
+  };
+  if (const Status status = check_registration(config.geometry, r); !status) {
+    return refuse(status.error().message);
+  }
+  if (live.full() || free_rows.empty()) {
+    return refuse(
+        fmt::format("{} transfers are open, transfers_max is {}, and {} rows wait for "
+                    "their writers",
+                    open, config.transfers_max, attempts.size() - free_rows.size() - open));
+  }
+  if (credits_free == 0) {
+    return refuse(
+        fmt::format("all {} immediates of the fabric are granted", config.immediates_max));
+  }
+  const std::uint32_t peer = peer_for(r.peer, now);
+  if (peer == kNone) {
+    return refuse(fmt::format("{} peers are connected, at most {} are served", peers.size(),
+                              config.peers_max));
+  }
+  if (peers[peer].quarantined >= quarantine_max) {
+    free_peer_if_unused(peer);
+    return refuse(fmt::format("{} blocks wait for peer {} to drain, quarantine_blocks_max is {}",
+                              peers[peer].quarantined, r.peer.engine_id, quarantine_max));
+  }
+  const std::uint32_t index = free_rows.front();
+  free_rows.pop_front();
+  Attempt& a = attempts[index];
+  BATON_CHECK(a.phase == Phase::kFree);
+  ++peers[peer].users;
+  drop_claim(r.transfer, false, now);
+  fill(a, std::move(r), peer, now);
+  live.insert(a.transfer, index);
+  ++open;
+  metrics.transfers_decode.set(open);
+  if (ready(a)) send_register(index, now);
+  set_attempt_timer(index);
+}
+
+void DecodeSide::Impl::fill(Attempt& a, Registration&& r, std::uint32_t peer, Time now) {
+  const std::uint32_t generation = a.generation;
+  a = Attempt{};
+  a.generation = generation;
+  a.phase = Phase::kWaiting;
+  a.peer = peer;
+  a.wanted_incarnation = r.peer.incarnation;
+  a.transfer = r.transfer;
+  a.number = {r.binding, r.attempt};
+  a.epoch = next_epoch++;
+  a.range = r.range;
+  a.prompt_tokens = r.prompt_tokens;
+  a.block_ids = std::move(r.block_ids);
+  for (std::size_t g = 0; g < a.block_ids.size(); ++g) {
+    a.blocks += static_cast<std::uint32_t>(a.block_ids[g].size());
+    a.bytes_planned += a.block_ids[g].size() * bytes_per_block(config.geometry, g);
+  }
+  // One immediate a writer is enough where completion means delivery; elsewhere every write carries
+  // one.
+  a.credits = config.delivery_complete ? 1 : std::clamp(credits_free / 4, 1U, 64U);
+  credits_free -= a.credits;
+  a.patience = r.deadline.count() > 0 ? Duration(r.deadline) : Duration(config.transfer_timeout);
+  a.deadline = now + a.patience;
+  a.times.registered = now.time_since_epoch().count();
+}
+
+void DecodeSide::Impl::withdraw(TransferId transfer, Time now) {
+  const auto found = live.find(transfer);
+  if (!found) return drop_claim(transfer, false, now);
+  Attempt& a = attempts[*found];
+  switch (a.phase) {
+    case Phase::kWaiting:
+    case Phase::kVerifying:
+      end(*found, Outcome::kCancelled, Cause::kCancelledHere, "withdrawn", true, now);
+      return;
+    case Phase::kRegistered:
+      a.phase = Phase::kWithdrawing;
+      a.cause = Cause::kCancelledHere;
+      a.text = "withdrawn";
+      a.keep = true;
+      a.resend_gap = Duration{};
+      if (ready(a)) send_cancel(*found, now);
+      set_attempt_timer(*found);
+      return;
+    case Phase::kWithdrawing:
+    case Phase::kQuarantined:
+    case Phase::kFree:
+      return;
+  }
+}
+
+void DecodeSide::Impl::cancel(TransferId transfer, Time now) {
+  drop_claim(transfer, true, now);
+  const auto found = live.find(transfer);
+  if (!found) return;
+  Attempt& a = attempts[*found];
+  const bool released = a.phase == Phase::kWaiting || a.phase == Phase::kVerifying;
+  a.keep = false;
+  if (a.phase == Phase::kWaiting && peers[a.peer].state == Peer::State::kReady) {
+    wire::Cancel message;  // P may hold finished blocks for a request that never got to register
+    message.key.transfer = transfer;
+    send(peers[a.peer], message, now);
+  }
+  end(*found, Outcome::kCancelled, Cause::kCancelledHere, "cancelled by the decode engine",
+      released, now);
+}
+
+void DecodeSide::Impl::on_time(Time now) {
+  while (const auto index = peer_timers.pop_due(now)) peer_time(*index, now);
+  while (const auto index = attempt_timers.pop_due(now)) attempt_time(*index, now);
+}
+
+bool DecodeSide::Impl::work(Time now) {
+  std::uint64_t budget = 256 << 10;  // bytes hashed before the driver looks at its sockets again
+  while (!verifying.empty() && budget > 0) {
+    const std::uint32_t index = verifying.front();
+    if (attempts[index].phase == Phase::kVerifying && !verify_some(index, budget, now)) break;
+    verifying.erase(verifying.begin());
+  }
+  return !verifying.empty();
+}
+
+void DecodeSide::Impl::shutdown(Time now) {
+  for (std::uint32_t i = 0; i < attempts.size(); ++i) {
+    Attempt& a = attempts[i];
+    if (a.phase != Phase::kRegistered && a.phase != Phase::kWithdrawing) continue;
+    a.cause = Cause::kShutdown;
+    a.text = "the decode side is shutting down";
+    a.keep = false;
+    if (peers[a.peer].state == Peer::State::kReady) send_cancel(i, now);
+  }
+  for (Peer& peer : peers) {
+    if (peer.state != Peer::State::kFree && peer.link != kNoLink) port.hang_up(peer.link);
+    peer.link = kNoLink;
+  }
+}
+
+// ---- the door ----
+
+DecodeSide::DecodeSide(const Config& config, Port& port, AgentMetrics& metrics)
+    : impl_(std::make_unique<Impl>(config, port, metrics)) {}
+DecodeSide::~DecodeSide() = default;
+
+void DecodeSide::claim(TransferId transfer, const PeerAddress& peer, Time now) {
+  impl_->claim(transfer, peer, now);
+}
+void DecodeSide::register_blocks(Registration&& registration, Time now) {
+  impl_->register_blocks(std::move(registration), now);
+}
+void DecodeSide::withdraw(TransferId transfer, Time now) {
+  impl_->withdraw(transfer, now);
+}
+void DecodeSide::cancel(TransferId transfer, Time now) {
+  impl_->cancel(transfer, now);
+}
+void DecodeSide::on_link_up(LinkId link, Time now) {
+  impl_->on_link_up(link, now);
+}
+void DecodeSide::on_link_down(LinkId link, std::string_view why, Time now) {
+  impl_->on_link_down(link, why, now);
+}
+void DecodeSide::on_frame(LinkId link, const wire::Frame& frame, Time now) {
+  impl_->on_frame(link, frame, now);
+}
+void DecodeSide::on_bad_stream(LinkId link, const Error& error, Time now) {
+  impl_->on_bad_stream(link, error, now);
+}
+void DecodeSide::on_immediate(Inbound inbound, std::uint32_t immediate, Time now) {
+  impl_->on_immediate(inbound, immediate, now);
+}
+void DecodeSide::on_fenced(Inbound inbound, Time now) {
+  impl_->on_fenced(inbound, now);
+}
+void DecodeSide::on_time(Time now) {
+  impl_->on_time(now);
+}
+Time DecodeSide::next_deadline() const {
+  return std::min(impl_->attempt_timers.next(), impl_->peer_timers.next());
+}
+bool DecodeSide::work(Time now) {
+  return impl_->work(now);
+}
+void DecodeSide::shutdown(Time now) {
+  impl_->shutdown(now);
+}
+std::uint32_t DecodeSide::open_transfers() const {
+  return impl_->open;
+}
+std::uint32_t DecodeSide::quarantined_blocks() const {
+  return impl_->quarantined;
+}
+bool DecodeSide::idle() const {
+  return impl_->free_rows.size() == impl_->attempts.size() && impl_->claims.empty();
+}
+
+}  // namespace baton::handover
