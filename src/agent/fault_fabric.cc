@@ -1,8 +1,11 @@
 #include "agent/fault_fabric.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <thread>
 
 #include "base/log.h"
 
@@ -16,10 +19,15 @@ Result<Fault> Fault::parse(std::string_view text) {
     fault.kind = Kind::kFlipByte;
   } else if (kind == "drop_write") {
     fault.kind = Kind::kDropWrite;
+  } else if (kind == "hold_writes" && colon != std::string_view::npos) {
+    fault.kind = Kind::kHoldWrites;
+    fault.hold_path = text.substr(colon + 1);
+    return fault;
   } else {
-    return fail(
-        Errc::kInvalidArgument,
-        fmt::format("BATON_FAULT is '{}', known are flip_byte[:n] and drop_write[:n]", text));
+    return fail(Errc::kInvalidArgument,
+                fmt::format("BATON_FAULT is '{}', known are flip_byte[:n], drop_write[:n] and "
+                            "hold_writes:PATH",
+                            text));
   }
   if (colon == std::string_view::npos) return fault;
   const std::string_view number = text.substr(colon + 1);
@@ -34,7 +42,11 @@ Result<Fault> Fault::parse(std::string_view text) {
 
 FaultFabric::FaultFabric(std::unique_ptr<fabric::Fabric> real, const Fault& fault)
     : real_(std::move(real)), fault_(fault) {
-  log::warning("BATON_FAULT is set: write {} will be broken on purpose", fault.write_number);
+  if (fault.kind == Fault::Kind::kHoldWrites) {
+    log::warning("BATON_FAULT is set: writes wait while {} exists", fault.hold_path);
+  } else {
+    log::warning("BATON_FAULT is set: write {} will be broken on purpose", fault.write_number);
+  }
 }
 
 FaultFabric::~FaultFabric() {
@@ -50,13 +62,24 @@ void FaultFabric::invert(std::byte* place) {
   if (place != nullptr) *place = ~*place;
 }
 
+bool FaultFabric::must_hold() const {
+  return fault_.kind == Fault::Kind::kHoldWrites && access(fault_.hold_path.c_str(), F_OK) == 0;
+}
+
 Status FaultFabric::post(const fabric::Write& write) {
-  const bool broken = write.length > 0 && data_writes_ + 1 == fault_.write_number;
-  if (!broken) {
-    auto posted = real_->post(write);
-    if (posted && write.length > 0) ++data_writes_;
-    return posted;
+  if (write.length > 0 && must_hold()) {
+    held_.push_back(write);
+    return {};
   }
+  const bool broken = fault_.kind != Fault::Kind::kHoldWrites && write.length > 0 &&
+                      data_writes_ + 1 == fault_.write_number;
+  if (broken) return post_broken(write);
+  auto posted = real_->post(write);
+  if (posted && write.length > 0) ++data_writes_;
+  return posted;
+}
+
+Status FaultFabric::post_broken(const fabric::Write& write) {
   if (fault_.kind == Fault::Kind::kDropWrite) {
     ++data_writes_;
     fabric::FabricEvent done;
@@ -83,13 +106,72 @@ Status FaultFabric::post(const fabric::Write& write) {
   return {};
 }
 
-std::size_t FaultFabric::poll(std::span<fabric::FabricEvent> out) {
+void FaultFabric::close_outbound(fabric::OutboundId outbound) {
+  fail_held(outbound);
+  real_->close_outbound(outbound);
+}
+
+void FaultFabric::fail_held(fabric::OutboundId outbound) {
+  std::erase_if(held_, [&](const fabric::Write& write) {
+    if (write.to != outbound) return false;
+    fabric::FabricEvent failed;
+    failed.kind = fabric::FabricEvent::Kind::kWriteFailed;
+    failed.outbound = outbound;
+    failed.context = write.context;
+    failed.error = "held back by BATON_FAULT until the connection ended";
+    made_up_.push_back(std::move(failed));
+    return true;
+  });
+}
+
+void FaultFabric::release_held() {
+  if (held_.empty()) return;
+  if (must_hold()) {
+    // The owner thread asks again and again: a test's two cores have better to do.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return;
+  }
+  while (!held_.empty()) {
+    const auto posted = real_->post(held_.front());
+    if (!posted && posted.error().code == Errc::kResourceExhausted) return;
+    if (!posted) return fail_held(held_.front().to);
+    held_.pop_front();
+  }
+}
+
+std::size_t FaultFabric::take_made_up(std::span<fabric::FabricEvent> out) {
   std::size_t count = 0;
   while (count < out.size() && !made_up_.empty()) {
     out[count++] = std::move(made_up_.front());
     made_up_.pop_front();
   }
+  return count;
+}
+
+// An outbound's end is its last event: what is held for it fails before.
+std::size_t FaultFabric::end_held(std::span<fabric::FabricEvent> out, std::size_t begin,
+                                  std::size_t end) {
+  std::size_t kept = begin;
+  for (std::size_t i = begin; i < end; ++i) {
+    const bool closed = out[i].kind == fabric::FabricEvent::Kind::kOutboundClosed;
+    const std::size_t before = made_up_.size();
+    if (closed) fail_held(out[i].outbound);
+    if (made_up_.size() > before) {
+      made_up_.push_back(std::move(out[i]));
+    } else {
+      if (kept != i) out[kept] = std::move(out[i]);
+      ++kept;
+    }
+  }
+  return kept;
+}
+
+std::size_t FaultFabric::poll(std::span<fabric::FabricEvent> out) {
+  release_held();
+  std::size_t count = take_made_up(out);
+  const std::size_t first_real = count;
   count += real_->poll(out.subspan(count));
+  if (!held_.empty()) count = end_held(out, first_real, count);
   if (inverted_ == nullptr) return count;
   for (const fabric::FabricEvent& event : out.first(count)) {
     const bool completion = event.kind == fabric::FabricEvent::Kind::kWriteDone ||

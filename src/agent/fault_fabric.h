@@ -1,15 +1,18 @@
 // For tests only: a fabric that breaks a write on purpose, to show that somebody notices.
 // Agent::create() puts it in front of the real one when BATON_FAULT is set:
 //
-//   BATON_FAULT=flip_byte[:n]   one byte of the n-th data write (from 1; default 1) is written
-//   inverted BATON_FAULT=drop_write[:n]  the n-th data write is reported as done and never made
+//   BATON_FAULT=flip_byte[:n]     one byte of the n-th data write (from 1; default 1) is inverted
+//   BATON_FAULT=drop_write[:n]    the n-th data write is reported as done and never made
+//   BATON_FAULT=hold_writes:PATH  data writes are held back while the file PATH exists
 //
-// A data write is one with a length. Whatever else the port promises is kept.
+// A data write is one with a length. Whatever else the port promises is kept: a held write is
+// posted, and fails when its connection ends first.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,9 +21,10 @@
 namespace baton {
 
 struct Fault {
-  enum class Kind : std::uint8_t { kFlipByte, kDropWrite };
+  enum class Kind : std::uint8_t { kFlipByte, kDropWrite, kHoldWrites };
   Kind kind = Kind::kFlipByte;
   std::uint64_t write_number = 1;
+  std::string hold_path;
 
   static Result<Fault> parse(std::string_view text);
 };
@@ -40,14 +44,20 @@ class FaultFabric final : public fabric::Fabric {
                                      std::span<const Region> regions) override {
     return real_->connect(receiver, offer, regions);
   }
-  void close_outbound(fabric::OutboundId outbound) override { real_->close_outbound(outbound); }
+  void close_outbound(fabric::OutboundId outbound) override;
   Status post(const fabric::Write& write) override;
   std::size_t poll(std::span<fabric::FabricEvent> out) override;
-  bool busy() const override { return !made_up_.empty() || real_->busy(); }
+  bool busy() const override { return !made_up_.empty() || !held_.empty() || real_->busy(); }
   int wait_fd() const override { return real_->wait_fd(); }
 
  private:
   void invert(std::byte* place);
+  Status post_broken(const fabric::Write& write);
+  bool must_hold() const;
+  void release_held();
+  void fail_held(fabric::OutboundId outbound);
+  std::size_t end_held(std::span<fabric::FabricEvent> out, std::size_t begin, std::size_t end);
+  std::size_t take_made_up(std::span<fabric::FabricEvent> out);
 
   std::unique_ptr<fabric::Fabric> real_;
   const Fault fault_;
@@ -56,6 +66,7 @@ class FaultFabric final : public fabric::Fabric {
   std::byte* inverted_ = nullptr;  // a byte of ours that is wrong while the write is under way
   std::uint64_t inverted_context_ = 0;
   std::deque<fabric::FabricEvent> made_up_;
+  std::deque<fabric::Write> held_;
 };
 
 }  // namespace baton
