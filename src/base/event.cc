@@ -11,7 +11,7 @@ std::string_view to_string(Outcome outcome) {
     case Outcome::kCancelled:
       return "cancelled";
   }
-  return "?";
+  return "unknown";
 }
 
 std::string_view to_string(Cause cause) {
@@ -47,7 +47,7 @@ std::string_view to_string(Cause cause) {
     case Cause::kShutdown:
       return "shutdown";
   }
-  return "?";
+  return "unknown";
 }
 
 }  // namespace baton
