@@ -49,7 +49,7 @@ struct RemoteDecode {
 struct RemotePrefill {
   TransferId transfer;
   std::uint32_t binding = 0;
-  PeerAddress peer;
+  PeerAddress peer{};
   FirstToken first_token = FirstToken::kPrefill;
 };
 

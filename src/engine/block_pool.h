@@ -1,0 +1,60 @@
+// Which blocks of the KV pool are free, used or quarantined. Prefers runs of neighbours, because
+// neighbours on both sides of a hand-over become one write.
+//
+// The engine thread alone calls it, except counts(), which any thread may call. It holds always:
+// free + used + quarantined = total [I1]. Giving back what was not taken is a bug and ends the
+// process.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "baton/ids.h"
+
+namespace baton::engine {
+
+class BlockPool {
+ public:
+  struct Counts {
+    std::uint32_t free = 0, used = 0, quarantined = 0, total = 0;
+  };
+
+  explicit BlockPool(std::uint32_t total);  // > 0; all free
+
+  // Appends `n` blocks to `out` and marks them used; false and nothing done where fewer are free.
+  // `after`: the block that the new ones should follow, if it can be had. Otherwise the smallest
+  // run that holds all of them, otherwise the largest runs one after the other. O(log n) for each
+  // run.
+  [[nodiscard]] bool allocate(std::uint32_t n, std::vector<BlockId>& out,
+                              std::optional<BlockId> after = std::nullopt);
+  void free(std::span<const BlockId> blocks);                 // used -> free
+  void quarantine(std::span<const BlockId> blocks);           // used -> quarantined
+  void release_quarantined(std::span<const BlockId> blocks);  // quarantined -> free
+
+  Counts counts() const;
+
+ private:
+  enum class State : std::uint8_t { kFree, kUsed, kQuarantined };
+
+  void set_state(BlockId block, State from, State to);
+  void add_run(BlockId begin, std::uint32_t length);
+  void remove_run(std::map<BlockId, std::uint32_t>::iterator run);
+  void take_from(std::map<BlockId, std::uint32_t>::iterator run, BlockId begin, std::uint32_t n,
+                 std::vector<BlockId>& out);
+  void insert_free(BlockId block);
+  void publish(std::uint32_t free, std::uint32_t used, std::uint32_t quarantined);
+
+  std::vector<State> states_;
+  std::map<BlockId, std::uint32_t> runs_;                       // begin -> length, maximal
+  std::set<std::pair<std::uint32_t, BlockId>> runs_by_length_;  // the same runs
+  mutable std::mutex counts_mutex_;  // counts are published together, so that they always add up
+  Counts counts_;
+};
+
+}  // namespace baton::engine

@@ -1,0 +1,170 @@
+#include "engine/engine_core.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+
+namespace baton::engine {
+
+namespace {
+
+constexpr int kRetryMilliseconds = 1;  // while the agent's queue is full
+
+RequestLimits limits_of(const model::Model& model, const EngineOptions& options) {
+  RequestLimits limits;
+  limits.vocab_size = model.config().vocab_size;
+  limits.max_model_len = options.max_model_len;
+  limits.block_size = options.block_size;
+  limits.total_blocks = options.num_blocks;
+  if (options.agent) limits.role = options.agent->role;
+  return limits;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(std::unique_ptr<model::Model> model,
+                       std::shared_ptr<const model::Tokenizer> tokenizer, EngineOptions options,
+                       KvCache cache, std::unique_ptr<Agent> agent)
+    : model_(std::move(model)),
+      tokenizer_(std::move(tokenizer)),
+      options_(std::move(options)),
+      cache_(std::move(cache)),
+      agent_(std::move(agent)),
+      pool_(options_.num_blocks),
+      scheduler_(pool_, {.block_size = options_.block_size,
+                         .max_num_seqs = options_.max_num_seqs,
+                         .max_num_batched_tokens = options_.max_num_batched_tokens}),
+      desk_(agent_ ? std::make_unique<HandoverDesk>(*agent_, pool_, *this) : nullptr),
+      intake_(limits_of(*model_, options_), options_.waiting_max, tokenizer_,
+              [this](const Request& request) { return desk_->announce(request); }) {
+  update_gauges();
+  thread_ = std::thread([this] {
+    ::pthread_setname_np(::pthread_self(), "engine");
+    run();
+  });
+}
+
+EngineCore::~EngineCore() {
+  stopping_.store(true);
+  intake_.close();
+  thread_.join();
+}
+
+Status EngineCore::submit(Request request, OutputCallback callback) {
+  return intake_.submit(std::move(request), std::move(callback));
+}
+
+void EngineCore::abort(const std::string& id) {
+  intake_.abort(id);
+}
+
+Engine::Blocks EngineCore::blocks() const {
+  const BlockPool::Counts counts = pool_.counts();
+  return {counts.free, counts.used, counts.quarantined, counts.total};
+}
+
+void EngineCore::run() {
+  while (!stopping_.load()) {
+    take_inbox();
+    if (desk_) desk_->poll();
+    for (Sequence* sequence : std::exchange(ready_retries_, {})) send_ready(*sequence);
+    const bool computed = step();
+    update_gauges();
+    if (!computed) wait();
+  }
+  take_inbox();
+  finish_all();
+}
+
+void EngineCore::take_inbox() {
+  intake_.take(inbox_);
+  for (Intake::Item& item : inbox_) {
+    if (item.sequence) {
+      accept(std::move(item.sequence));
+    } else {
+      abort_one(item.id);
+    }
+  }
+}
+
+// False: there was nothing that could be computed.
+bool EngineCore::step() {
+  to_register_.clear();
+  retry_admission_ = false;
+  const std::uint64_t preemptions = scheduler_.preemptions();
+  scheduler_.admit(to_register_);
+  for (Sequence* sequence : to_register_) start_remote(*sequence);
+  scheduler_.plan(work_);
+  metrics_.preemptions.add(scheduler_.preemptions() - preemptions);
+  intake_.set_waiting(scheduler_.waiting());
+  if (work_.empty()) return false;
+  compute();
+  return true;
+}
+
+void EngineCore::compute() {
+  const std::size_t vocab = model_->config().vocab_size;
+  chunks_.clear();
+  std::size_t rows = 0;
+  for (const Work& work : work_) {
+    Sequence& sequence = *work.sequence;
+    note_start(sequence);
+    const bool reaches_end = sequence.computed + work.num_tokens == sequence.size();
+    const bool samples = !sequence.is_prefill_only() ||
+                         sequence.request.remote_decode->first_token == FirstToken::kPrefill;
+    chunks_.push_back(
+        {.tokens = std::span(sequence.tokens).subspan(sequence.computed, work.num_tokens),
+         .start = sequence.computed,
+         .block_table = sequence.blocks,
+         .want_logits = reaches_end && samples});
+    if (chunks_.back().want_logits) ++rows;
+  }
+  logits_.resize(std::max(logits_.size(), rows * vocab));
+  model_->forward(chunks_, cache_.pool(), std::span(logits_).first(rows * vocab));
+  metrics_.steps.add();
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < work_.size(); ++i) {
+    std::span<const float> logits;
+    if (chunks_[i].want_logits) logits = std::span(logits_).subspan(vocab * row++, vocab);
+    after_chunk(*work_[i].sequence, work_[i].num_tokens, logits);
+  }
+}
+
+void EngineCore::wait() {
+  std::array<pollfd, 2> fds{};
+  fds[0] = {.fd = intake_.wake_fd(), .events = POLLIN, .revents = 0};
+  nfds_t count = 1;
+  bool retry = retry_admission_ || !ready_retries_.empty();
+  if (desk_) {
+    fds[count++] = {.fd = desk_->event_fd(), .events = POLLIN, .revents = 0};
+    retry = retry || desk_->must_retry();
+  }
+  (void)::poll(fds.data(), count, retry ? kRetryMilliseconds : -1);
+}
+
+void EngineCore::finish_all() {
+  std::vector<Sequence*> left;
+  for (const auto& [id, sequence] : sequences_) left.push_back(sequence.get());
+  std::sort(left.begin(), left.end(),
+            [](const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; });
+  for (Sequence* sequence : left) finish(*sequence, FinishReason::kAborted, {});
+  update_gauges();
+}
+
+void EngineCore::update_gauges() {
+  const BlockPool::Counts counts = pool_.counts();
+  metrics_.blocks_free.set(counts.free);
+  metrics_.blocks_used.set(counts.used);
+  metrics_.blocks_quarantined.set(counts.quarantined);
+  metrics_.requests_running.set(static_cast<std::int64_t>(scheduler_.running()));
+  metrics_.requests_waiting.set(static_cast<std::int64_t>(scheduler_.waiting()));
+  metrics_.requests_waiting_for_remote_kv.set(
+      desk_ ? static_cast<std::int64_t>(desk_->waiting_for_kv()) : 0);
+}
+
+}  // namespace baton::engine

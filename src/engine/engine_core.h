@@ -1,0 +1,103 @@
+// The engine behind Engine: one thread that takes what came in, runs a step, and tells the
+// requests.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/block_pool.h"
+#include "engine/engine.h"
+#include "engine/handover_desk.h"
+#include "engine/intake.h"
+#include "engine/kv_cache.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+namespace baton::engine {
+
+class EngineCore final : public Engine, public HandoverDesk::Listener {
+ public:
+  // `options` without a 0 that asks for a choice; `agent` may be null.
+  EngineCore(std::unique_ptr<model::Model> model, std::shared_ptr<const model::Tokenizer> tokenizer,
+             EngineOptions options, KvCache cache, std::unique_ptr<Agent> agent);
+  ~EngineCore() override;
+
+  Status submit(Request request, OutputCallback callback) override;
+  void abort(const std::string& id) override;
+  const EngineOptions& options() const override { return options_; }
+  const model::ModelConfig& model_config() const override { return model_->config(); }
+  const std::string& kernel_family() const override { return model_->kernel_family(); }
+  const EngineMetrics& metrics() const override { return metrics_; }
+  const Agent* agent() const override { return agent_.get(); }
+  Blocks blocks() const override;
+
+ private:
+  // What one token does to a sequence: the text it releases, and whether it is the last.
+  struct Taken {
+    std::string text;
+    std::optional<FinishReason> end;
+    std::optional<std::string> stop_reason;
+  };
+
+  // The loop (engine_core.cc).
+  void run();
+  void take_inbox();
+  bool step();
+  void wait();
+  void compute();
+  void finish_all();
+  void update_gauges();
+
+  // What becomes of the requests (engine_requests.cc).
+  void accept(std::unique_ptr<Sequence> sequence);
+  void abort_one(const std::string& id);
+  void start_remote(Sequence& sequence);
+  void after_chunk(Sequence& sequence, std::uint32_t num_tokens, std::span<const float> logits);
+  void after_prefill_chunk(Sequence& sequence, std::span<const float> logits);
+  void send_ready(Sequence& sequence);
+  Taken take_token(Sequence& sequence, TokenId token);
+  void deliver(Sequence& sequence, TokenId token);
+  void finish(Sequence& sequence, FinishReason reason, Output last);
+  void finish_error(Sequence& sequence, Error error);
+  void note_start(Sequence& sequence);
+  void note_token_time(Sequence& sequence);
+  void count_finish(const Sequence& sequence, FinishReason reason);
+
+  // HandoverDesk::Listener
+  void remote_kv_done(Sequence& sequence, Event event) override;
+  void remote_kv_failed(Sequence& sequence, Event event) override;
+  void prefill_ended(Sequence& sequence, Event event) override;
+  void transfer_over(TransferId transfer) override;
+
+  const std::unique_ptr<model::Model> model_;
+  const std::shared_ptr<const model::Tokenizer> tokenizer_;
+  const EngineOptions options_;
+  const KvCache cache_;
+  const std::unique_ptr<Agent> agent_;  // goes before the memory that it reads and writes
+  EngineMetrics metrics_;
+  BlockPool pool_;
+  Scheduler scheduler_;
+  std::unique_ptr<HandoverDesk> desk_;  // null without an agent
+  Intake intake_;
+
+  // The engine thread's.
+  std::unordered_map<std::string, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> ready_retries_;  // P: the agent's queue was full
+  bool retry_admission_ = false;          // D: the same
+  Sampler sampler_;
+  std::vector<Intake::Item> inbox_;
+  std::vector<Sequence*> to_register_;
+  std::vector<Work> work_;
+  std::vector<model::SequenceChunk> chunks_;
+  std::vector<float> logits_;
+
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace baton::engine

@@ -1,0 +1,186 @@
+#include "engine/handover_desk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace baton::engine {
+
+Status HandoverDesk::announce(const Request& request) {
+  if (request.remote_prefill) {
+    return agent_->claim(request.remote_prefill->transfer, request.remote_prefill->peer);
+  }
+  return agent_->expect(request.remote_decode->transfer,
+                        static_cast<std::uint32_t>(request.prompt.size()));
+}
+
+void HandoverDesk::attach(Sequence& sequence) {
+  const Request& request = sequence.request;
+  auto& table = request.remote_decode ? prefill_ : decode_;
+  const TransferId transfer =
+      request.remote_decode ? request.remote_decode->transfer : request.remote_prefill->transfer;
+  const bool inserted = table.emplace(transfer, &sequence).second;
+  BATON_CHECK(inserted, "transfer {} is attached twice", transfer.to_string());
+}
+
+Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
+  const RemotePrefill& remote = *sequence.request.remote_prefill;
+  Registration registration;
+  registration.transfer = remote.transfer;
+  registration.binding = remote.binding;
+  registration.attempt = attempts_ + 1;
+  registration.peer = remote.peer;
+  registration.range = {0, sequence.prompt_size};
+  registration.block_ids = {sequence.blocks};
+  registration.prompt_tokens = sequence.prompt_size;
+  if (sequence.request.transfer_timeout) registration.deadline = *sequence.request.transfer_timeout;
+  if (Status status = agent_->register_blocks(std::move(registration)); !status) {
+    if (status.error().code == Errc::kResourceExhausted) return Answer::kLater;
+    return tl::unexpected(status.error());
+  }
+  sequence.attempt = ++attempts_;
+  ++decode_registered_;
+  return Answer::kAccepted;
+}
+
+Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence,
+                                                      std::uint32_t block_size) {
+  const bool last = sequence.computed == sequence.prompt_size;
+  const std::uint32_t end = last ? sequence.computed : sequence.computed / block_size * block_size;
+  if (sequence.ready_done || (!last && end == sequence.ready_sent)) return Answer::kAccepted;
+  const auto begin_block = static_cast<std::ptrdiff_t>(sequence.ready_sent / block_size);
+  const auto end_block = static_cast<std::ptrdiff_t>((end + block_size - 1) / block_size);
+  ReadyPiece piece;
+  piece.transfer = sequence.request.remote_decode->transfer;
+  piece.range = {sequence.ready_sent, end};
+  piece.block_ids.emplace_back(sequence.blocks.begin() + begin_block,
+                               sequence.blocks.begin() + end_block);
+  piece.last = last;
+  if (last) piece.first_token = sequence.first_token;
+  if (Status status = agent_->ready(std::move(piece)); !status) {
+    if (status.error().code == Errc::kResourceExhausted) return Answer::kLater;
+    return tl::unexpected(status.error());
+  }
+  sequence.ready_sent = end;
+  sequence.ready_done = last;
+  return Answer::kAccepted;
+}
+
+bool HandoverDesk::detach(Sequence& sequence) {
+  const auto transfer = sequence.request.remote_decode ? sequence.request.remote_decode->transfer
+                                                       : sequence.request.remote_prefill->transfer;
+  if (sequence.is_prefill_only()) {
+    if (prefill_.erase(transfer) == 0) return false;  // ended before
+    cancel(transfer);
+    if (sequence.ready_sent == 0) return false;  // the agent was never told of its blocks
+    prefill_detached_.emplace(transfer, std::move(sequence.blocks));
+    sequence.blocks.clear();
+    return true;
+  }
+  if (decode_.erase(transfer) == 0) return false;
+  cancel(transfer);
+  if (sequence.attempt == 0) return false;
+  --decode_registered_;
+  pool_->quarantine(sequence.blocks);
+  quarantine_.emplace(
+      AttemptKey{transfer, sequence.request.remote_prefill->binding, sequence.attempt},
+      std::move(sequence.blocks));
+  sequence.blocks.clear();
+  sequence.attempt = 0;
+  return false;
+}
+
+void HandoverDesk::cancel(TransferId transfer) {
+  if (!agent_->cancel(transfer)) cancels_.push_back(transfer);
+}
+
+void HandoverDesk::poll() {
+  const std::vector<TransferId> again = std::exchange(cancels_, {});
+  for (const TransferId transfer : again) cancel(transfer);
+  for (;;) {
+    const std::size_t n = agent_->poll_events(events_);
+    for (std::size_t i = 0; i < n; ++i) on_event(std::exchange(events_[i], Event{}));
+    if (n < events_.size()) return;
+  }
+}
+
+void HandoverDesk::on_event(Event event) {
+  if (event.side == Side::kDecode) {
+    on_decode_event(std::move(event));
+  } else {
+    on_prefill_event(std::move(event));
+  }
+}
+
+void HandoverDesk::on_decode_event(Event event) {
+  const AttemptKey key{event.transfer, event.attempt.binding, event.attempt.attempt};
+  if (const auto held = quarantine_.find(key); held != quarantine_.end()) {
+    if (event.kind == Event::Kind::kEnded && !event.blocks_released) return;
+    pool_->release_quarantined(held->second);
+    quarantine_.erase(held);
+    return;
+  }
+  const auto at = decode_.find(event.transfer);
+  if (event.kind != Event::Kind::kEnded || at == decode_.end() || at->second->attempt == 0 ||
+      at->second->attempt != event.attempt.attempt) {
+    log::debug("transfer {}: an event of attempt {} concerns nothing here",
+               event.transfer.to_string(), event.attempt.attempt);
+    return;
+  }
+  Sequence& sequence = *at->second;
+  decode_.erase(at);
+  --decode_registered_;
+  const TokenRange whole{0, sequence.prompt_size};
+  if (event.outcome == Outcome::kDone && event.range != whole) {
+    event.outcome = Outcome::kFailed;
+    event.cause = Cause::kRefused;
+    event.text = fmt::format("tokens [{}, {}) were handed over of [0, {})", event.range.begin,
+                             event.range.end, whole.end);
+  }
+  if (event.outcome == Outcome::kDone) {
+    BATON_CHECK(event.blocks_released);
+    sequence.attempt = 0;
+    sequence.remote_done = true;
+    listener_->remote_kv_done(sequence, std::move(event));
+    return;
+  }
+  release_or_quarantine(sequence, event);
+  sequence.attempt = 0;
+  sequence.remote_done = true;
+  listener_->remote_kv_failed(sequence, std::move(event));
+}
+
+void HandoverDesk::release_or_quarantine(Sequence& sequence, const Event& event) {
+  if (event.blocks_released) {
+    pool_->free(sequence.blocks);
+    sequence.blocks.clear();
+    return;
+  }
+  pool_->quarantine(sequence.blocks);
+  quarantine_.emplace(AttemptKey{event.transfer, event.attempt.binding, event.attempt.attempt},
+                      std::move(sequence.blocks));
+  sequence.blocks.clear();
+}
+
+void HandoverDesk::on_prefill_event(Event event) {
+  // A registration that another one took the place of: the finished blocks wait for that one.
+  if (event.cause == Cause::kSuperseded) return;
+  if (const auto held = prefill_detached_.find(event.transfer); held != prefill_detached_.end()) {
+    pool_->free(held->second);
+    prefill_detached_.erase(held);
+    listener_->transfer_over(event.transfer);
+    return;
+  }
+  const auto at = prefill_.find(event.transfer);
+  if (at == prefill_.end()) return;
+  Sequence& sequence = *at->second;
+  prefill_.erase(at);
+  pool_->free(sequence.blocks);
+  sequence.blocks.clear();
+  listener_->prefill_ended(sequence, std::move(event));
+}
+
+}  // namespace baton::engine

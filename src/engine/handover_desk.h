@@ -1,0 +1,83 @@
+// The engine's dealings with its agent: which sequence is under which transfer, and which blocks
+// outlive their sequence because a peer may still read or write them.
+//
+// Blocks under transfer come back to the pool here and nowhere else: P's with the agent's end event
+// [I2], D's with the end event, or with the release event where a writer could not be stopped
+// before [I1]. The engine thread alone calls it, except announce().
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "baton/agent.h"
+#include "engine/block_pool.h"
+#include "engine/sequence.h"
+
+namespace baton::engine {
+
+class HandoverDesk {
+ public:
+  // What the engine does when a transfer has ended. The sequence's blocks are its own again
+  // (remote_kv_done) or have been taken from it (the others).
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void remote_kv_done(Sequence& sequence, Event event) = 0;
+    virtual void remote_kv_failed(Sequence& sequence, Event event) = 0;
+    virtual void prefill_ended(Sequence& sequence, Event event) = 0;
+    // P: nothing of the transfer of a sequence that was aborted is left.
+    virtual void transfer_over(TransferId transfer) = 0;
+  };
+  // kLater: the agent's queue is full; ask again soon.
+  enum class Answer : std::uint8_t { kAccepted, kLater };
+
+  HandoverDesk(Agent& agent, BlockPool& pool, Listener& listener)
+      : agent_(&agent), pool_(&pool), listener_(&listener), events_(64) {}
+
+  // Any thread. D: claim, P: expect.
+  Status announce(const Request& request);
+
+  // A request that came with a transfer: its events go to this sequence from now on.
+  void attach(Sequence& sequence);
+  // D: the blocks of the whole prompt were granted: P may write from now on.
+  Result<Answer> register_blocks(Sequence& sequence);
+  // P: blocks up to sequence.computed are done as far as they are whole, or all of them at the end
+  // of the prompt. Nothing new to tell is kAccepted.
+  Result<Answer> send_ready(Sequence& sequence, std::uint32_t block_size);
+  // The sequence ends before its transfer did: cancels, and takes over blocks that a peer may still
+  // touch. True: P's blocks stay here, and transfer_over() will be called.
+  bool detach(Sequence& sequence);
+
+  // Takes the agent's events, and repeats what its full queue refused.
+  void poll();
+  bool must_retry() const { return !cancels_.empty(); }
+  int event_fd() const { return agent_->event_fd(); }
+  std::size_t waiting_for_kv() const { return decode_registered_; }
+
+ private:
+  // An attempt at D; `attempt` is never used twice by one engine.
+  using AttemptKey = std::tuple<TransferId, std::uint32_t, std::uint32_t>;
+
+  void cancel(TransferId transfer);
+  void on_event(Event event);
+  void on_decode_event(Event event);
+  void on_prefill_event(Event event);
+  void release_or_quarantine(Sequence& sequence, const Event& event);
+
+  Agent* agent_;
+  BlockPool* pool_;
+  Listener* listener_;
+  std::vector<Event> events_;
+  std::vector<TransferId> cancels_;  // to be repeated
+  std::uint32_t attempts_ = 0;
+  std::size_t decode_registered_ = 0;
+  std::unordered_map<TransferId, Sequence*> prefill_, decode_;
+  std::unordered_map<TransferId, std::vector<BlockId>> prefill_detached_;
+  std::map<AttemptKey, std::vector<BlockId>> quarantine_;
+};
+
+}  // namespace baton::engine

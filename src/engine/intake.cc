@@ -1,0 +1,114 @@
+#include "engine/intake.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/random.h"
+
+namespace baton::engine {
+
+std::optional<std::pair<Side, TransferId>> transfer_of(const Request& request) {
+  if (request.remote_decode) return std::pair(Side::kPrefill, request.remote_decode->transfer);
+  if (request.remote_prefill) return std::pair(Side::kDecode, request.remote_prefill->transfer);
+  return std::nullopt;
+}
+
+Intake::Intake(RequestLimits limits, std::uint32_t waiting_max,
+               std::shared_ptr<const model::Tokenizer> tokenizer, Announce announce)
+    : limits_(limits),
+      waiting_max_(waiting_max),
+      tokenizer_(std::move(tokenizer)),
+      announce_(std::move(announce)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  BATON_CHECK(wake_.get() >= 0);
+}
+
+Status Intake::submit(Request request, OutputCallback callback) {
+  if (Status status = validate(request, limits_); !status) return status;
+  auto sequence = std::make_unique<Sequence>(std::move(request), std::move(callback), *tokenizer_);
+  const SamplingParams& sampling = sequence->request.sampling;
+  sequence->sampler = {.temperature = sampling.temperature,
+                       .top_p = sampling.top_p,
+                       .seed = sampling.seed ? *sampling.seed : random_u64()};
+  sequence->submitted_time = now().time_since_epoch().count();
+  const std::lock_guard lock(mutex_);
+  if (Status status = check_in(sequence->request); !status) return status;
+  sequence->arrival = ++arrivals_;
+  items_.push_back({std::move(sequence), {}});
+  ++submissions_;
+  wake();
+  return {};
+}
+
+Status Intake::check_in(const Request& request) {
+  if (closed_) return fail(Errc::kUnavailable, "the engine is stopping");
+  if (submissions_ + waiting_ >= waiting_max_) {
+    return fail(Errc::kResourceExhausted,
+                fmt::format("{} requests are waiting, and the queue holds {}",
+                            submissions_ + waiting_, waiting_max_));
+  }
+  const auto transfer = transfer_of(request);
+  if (ids_.contains(request.id)) {
+    return fail(Errc::kAlreadyExists, fmt::format("request id '{}' is in use", request.id));
+  }
+  if (transfer && transfers_.contains(*transfer)) {
+    return fail(Errc::kAlreadyExists,
+                fmt::format("transfer {} is in use", transfer->second.to_string()));
+  }
+  if (transfer) {
+    if (Status status = announce_(request); !status) return status;
+    transfers_.insert(*transfer);
+  }
+  ids_.insert(request.id);
+  return {};
+}
+
+void Intake::abort(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  if (!ids_.contains(id)) return;
+  items_.push_back({nullptr, id});
+  wake();
+}
+
+void Intake::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  wake();
+}
+
+void Intake::wake() const {
+  const std::uint64_t one = 1;
+  // Cannot fail but by a full counter, and then it is readable anyway.
+  (void)!::write(wake_.get(), &one, sizeof one);
+}
+
+void Intake::take(std::vector<Item>& items) {
+  items.clear();
+  const std::lock_guard lock(mutex_);
+  if (items_.empty() && !closed_) return;
+  std::uint64_t count = 0;
+  (void)!::read(wake_.get(), &count, sizeof count);  // nonblocking
+  items.swap(items_);
+  waiting_ += submissions_;
+  submissions_ = 0;
+}
+
+void Intake::set_waiting(std::size_t waiting) {
+  const std::lock_guard lock(mutex_);
+  waiting_ = waiting;
+}
+
+void Intake::forget_request(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  ids_.erase(id);
+}
+
+void Intake::forget_transfer(Side side, TransferId transfer) {
+  const std::lock_guard lock(mutex_);
+  transfers_.erase({side, transfer});
+}
+
+}  // namespace baton::engine

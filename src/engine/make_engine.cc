@@ -1,0 +1,86 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine_core.h"
+#include "engine/factory.h"
+
+namespace baton::engine {
+
+namespace {
+
+Status invalid(std::string message) {
+  return fail(Errc::kInvalidArgument, std::move(message));
+}
+
+Status check_options(const EngineOptions& options, const model::ModelConfig& config) {
+  if (options.block_size == 0 || options.block_size > 1024) {
+    return invalid(fmt::format("block_size is {}: 1 to 1024 is possible", options.block_size));
+  }
+  if (options.max_num_seqs == 0) return invalid("max_num_seqs is 0: at least 1 is needed");
+  if (options.waiting_max == 0) return invalid("waiting_max is 0: at least 1 is needed");
+  if (options.max_num_batched_tokens < options.max_num_seqs) {
+    return invalid(
+        fmt::format("max_num_batched_tokens {} is smaller than max_num_seqs {}: each running "
+                    "sequence needs one "
+                    "token a step",
+                    options.max_num_batched_tokens, options.max_num_seqs));
+  }
+  if (options.max_model_len > config.context_length) {
+    return invalid(fmt::format("max_model_len {} is over the model's context of {}",
+                               options.max_model_len, config.context_length));
+  }
+  return {};
+}
+
+// Replaces every 0 by what is chosen. The pool holds max_num_seqs sequences of full length, where
+// kv_cache_bytes allow it.
+Status choose(EngineOptions& options, const model::ModelConfig& config) {
+  if (options.max_model_len == 0) options.max_model_len = config.context_length;
+  if (options.num_blocks != 0) return {};
+  const std::uint64_t bytes = static_cast<std::uint64_t>(model::kv_block_bytes(
+                                  config, options.kv_dtype, options.block_size)) *
+                              config.num_layers;
+  BATON_CHECK(bytes > 0);
+  const std::uint64_t blocks_each =
+      (options.max_model_len + options.block_size - 1) / options.block_size;
+  const std::uint64_t affordable = options.kv_cache_bytes / bytes;
+  if (affordable == 0) {
+    return invalid(fmt::format("kv_cache_bytes {} does not hold one block of {} bytes",
+                               options.kv_cache_bytes, bytes));
+  }
+  options.num_blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      {affordable, blocks_each * options.max_num_seqs, std::uint64_t{1} << 30}));
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_engine(std::unique_ptr<model::Model> model,
+                                            std::shared_ptr<const model::Tokenizer> tokenizer,
+                                            const EngineOptions& options,
+                                            const AgentFactory& make_agent) {
+  BATON_CHECK(model != nullptr && tokenizer != nullptr);
+  EngineOptions chosen = options;
+  if (Status status = check_options(options, model->config()); !status) {
+    return tl::unexpected(status.error());
+  }
+  if (Status status = choose(chosen, model->config()); !status) {
+    return tl::unexpected(status.error());
+  }
+  auto cache = KvCache::create(
+      model->config(), model->kernel_family(),
+      {.block_size = chosen.block_size, .num_blocks = chosen.num_blocks, .dtype = chosen.kv_dtype});
+  if (!cache) return tl::unexpected(cache.error());
+  std::unique_ptr<Agent> agent;
+  if (chosen.agent) {
+    auto made = make_agent(*chosen.agent, cache->geometry());
+    if (!made) return tl::unexpected(made.error());
+    agent = std::move(*made);
+  }
+  return std::make_unique<EngineCore>(std::move(model), std::move(tokenizer), std::move(chosen),
+                                      std::move(*cache), std::move(agent));
+}
+
+}  // namespace baton::engine

@@ -1,0 +1,70 @@
+// One request inside the engine. The engine thread owns it and everything in it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "baton/ids.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/text_stream.h"
+
+namespace baton::engine {
+
+enum class Phase : std::uint8_t {
+  kWaiting,      // in the queue, no blocks
+  kRemoteKv,     // D: blocks registered, P may write into them
+  kArrived,      // D: KV is there, waits for a place among the running
+  kRunning,      // takes part in steps
+  kHandingOver,  // P: all computed, blocks pinned until the agent's end event
+};
+
+struct Sequence {
+  Sequence(Request r, OutputCallback c, const model::Tokenizer& tokenizer)
+      : request(std::move(r)),
+        callback(std::move(c)),
+        text(tokenizer, request.sampling.stop, request.sampling.include_stop_str_in_output),
+        tokens(request.prompt),
+        prompt_size(static_cast<std::uint32_t>(request.prompt.size())) {}
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(tokens.size()); }
+  std::uint32_t sampled() const { return size() - prompt_size; }
+  std::uint32_t remaining() const { return size() - computed; }  // tokens without KV
+  bool is_prefill_only() const { return request.remote_decode.has_value(); }
+  // D: still to be filled by P. A failed transfer that is recomputed makes it an ordinary request.
+  bool wants_remote_kv() const { return request.remote_prefill.has_value() && !remote_done; }
+  bool may_be_preempted() const {
+    return phase == Phase::kArrived || (phase == Phase::kRunning && ready_sent == 0);
+  }
+
+  Request request;
+  OutputCallback callback;
+  TextStream text;
+  SamplerParams sampler;
+  std::uint64_t arrival = 0;  // order of submission
+  Phase phase = Phase::kWaiting;
+
+  std::vector<TokenId> tokens;  // the prompt, then what was sampled
+  std::uint32_t prompt_size = 0;
+  std::uint32_t computed = 0;  // tokens whose KV is in the blocks
+  std::vector<BlockId> blocks;
+  std::uint32_t computed_prompt_tokens = 0;
+
+  // P: how far the agent was told, and the token that goes with the last piece.
+  std::uint32_t ready_sent = 0;
+  bool ready_done = false;
+  std::optional<TokenId> first_token;
+  TextStream::Step first_text;
+
+  // D: the attempt under which the blocks are registered; 0: none.
+  std::uint32_t attempt = 0;
+  bool remote_done = false;
+  std::optional<Event> handover;
+
+  // CLOCK_MONOTONIC, ns.
+  std::int64_t submitted_time = 0, started_time = 0, last_token_time = 0;
+  std::int64_t first_token_time = 0, second_token_time = 0;
+};
+
+}  // namespace baton::engine

@@ -1,0 +1,241 @@
+#include "engine/testing/fake_agent.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace baton::engine {
+
+AgentFactory FakeHub::factory() {
+  return [this](const AgentOptions& options,
+                const Geometry& geometry) -> Result<std::unique_ptr<Agent>> {
+    return std::make_unique<FakeAgent>(*this, options, geometry);
+  };
+}
+
+void FakeHub::set_automatic(bool on) {
+  const std::lock_guard lock(mutex_);
+  automatic_ = on;
+}
+
+void FakeHub::refuse(Call call, int times) {
+  const std::lock_guard lock(mutex_);
+  refusals_[call] = times;
+}
+
+Status FakeHub::submit(Call call, FakeAgent& agent, TransferId id,
+                       const std::function<void(Transfer&)>& change) {
+  const std::lock_guard lock(mutex_);
+  if (refusals_[call] > 0) {
+    --refusals_[call];
+    return baton::fail(Errc::kResourceExhausted, "the queue of the fake agent is full");
+  }
+  Transfer& transfer = transfers_[id];
+  if (call == Call::kClaim || call == Call::kRegister) transfer.decode = &agent;
+  if (call == Call::kExpect || call == Call::kReady) transfer.prefill = &agent;
+  change(transfer);
+  if (call == Call::kCancel) {
+    transfer.cancelled = true;
+    if (!transfer.ended && (transfer.registration || !transfer.pieces.empty())) {
+      // Whoever cancels: here for it, by the peer for the other.
+      finish(id, transfer, Outcome::kCancelled, Cause::kCancelledByPeer, automatic_);
+    }
+  } else {
+    advance(id, transfer);
+  }
+  changed_.notify_all();
+  return {};
+}
+
+void FakeHub::advance(TransferId id, Transfer& transfer) {
+  if (transfer.ended && !transfer.pieces.empty() && transfer.pieces.back().last &&
+      !transfer.prefill_told) {
+    finish(id, transfer, Outcome::kFailed, Cause::kUnknownTransfer, true);
+  }
+  if (transfer.ended || !transfer.registration || transfer.pieces.empty()) return;
+  if (!transfer.pieces.back().last || !automatic_) return;
+  copy(transfer);
+  finish(id, transfer, Outcome::kDone, Cause::kNone, true);
+}
+
+void FakeHub::copy(const Transfer& transfer) {
+  std::vector<BlockId> from;
+  std::uint32_t at = 0;
+  for (const ReadyPiece& piece : transfer.pieces) {
+    BATON_CHECK(piece.range.begin == at, "pieces have a gap at token {}", at);
+    at = piece.range.end;
+    from.insert(from.end(), piece.block_ids[0].begin(), piece.block_ids[0].end());
+  }
+  const Registration& registration = *transfer.registration;
+  BATON_CHECK(registration.range == TokenRange({0, at}));
+  BATON_CHECK(from.size() == registration.block_ids[0].size());
+  const Geometry& source = transfer.prefill->geometry();
+  const Geometry& target = transfer.decode->geometry();
+  for (std::size_t layer = 0; layer < source.regions.size(); ++layer) {
+    const Region& read = source.regions[layer];
+    const Region& write = target.regions[layer];
+    BATON_CHECK(read.name == write.name && read.block_bytes == write.block_bytes);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      std::memcpy(write.base + registration.block_ids[0][i] * write.stride_bytes,
+                  read.base + from[i] * read.stride_bytes, read.block_bytes);
+      bytes_moved_ += read.block_bytes;
+    }
+  }
+}
+
+void FakeHub::finish(TransferId id, Transfer& transfer, Outcome outcome, Cause cause,
+                     bool released) {
+  transfer.ended = true;
+  Event event;
+  event.transfer = id;
+  event.outcome = outcome;
+  event.cause = cause;
+  if (outcome != Outcome::kDone) event.text = "said the test";
+  if (transfer.registration && !transfer.decode_told) {
+    transfer.decode_told = true;
+    event.attempt = {transfer.registration->binding, transfer.registration->attempt};
+    event.range = transfer.registration->range;
+    event.side = Side::kDecode;
+    event.blocks_released = released;
+    if (outcome == Outcome::kDone) event.first_token = transfer.pieces.back().first_token;
+    if (transfer.decode != nullptr) transfer.decode->push(event);
+  }
+  if (!transfer.pieces.empty() && transfer.prefill != nullptr && !transfer.prefill_told) {
+    transfer.prefill_told = true;
+    event.side = Side::kPrefill;
+    event.blocks_released = true;
+    event.first_token.reset();
+    transfer.prefill->push(event);
+  }
+  changed_.notify_all();
+}
+
+void FakeHub::complete(TransferId id) {
+  const std::lock_guard lock(mutex_);
+  Transfer& transfer = transfers_[id];
+  BATON_CHECK(!transfer.ended);
+  copy(transfer);
+  finish(id, transfer, Outcome::kDone, Cause::kNone, true);
+}
+
+void FakeHub::fail(TransferId id, Cause cause, bool released) {
+  const std::lock_guard lock(mutex_);
+  finish(id, transfers_[id], Outcome::kFailed, cause, released);
+}
+
+void FakeHub::release(TransferId id) {
+  const std::lock_guard lock(mutex_);
+  const Transfer& transfer = transfers_[id];
+  Event event;
+  event.kind = Event::Kind::kReleased;
+  event.side = Side::kDecode;
+  event.transfer = id;
+  event.attempt = {transfer.registration->binding, transfer.registration->attempt};
+  transfer.decode->push(event);
+}
+
+void FakeHub::change_first_token(TransferId id, TokenId token) {
+  const std::lock_guard lock(mutex_);
+  transfers_[id].pieces.back().first_token = token;
+}
+
+bool FakeHub::wait(TransferId id, const std::function<bool(const Transfer&)>& condition) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::seconds(10),
+                           [&] { return condition(transfers_[id]); });
+}
+
+FakeHub::Transfer FakeHub::get(TransferId id) {
+  const std::lock_guard lock(mutex_);
+  return transfers_[id];
+}
+
+std::uint64_t FakeHub::bytes_moved() {
+  const std::lock_guard lock(mutex_);
+  return bytes_moved_;
+}
+
+std::size_t FakeHub::open_transfers() {
+  const std::lock_guard lock(mutex_);
+  std::size_t open = 0;
+  for (const auto& [id, transfer] : transfers_)
+    open += transfer.ended || transfer.cancelled ? 0 : 1;
+  return open;
+}
+
+void FakeHub::forget(const FakeAgent& agent) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, transfer] : transfers_) {
+    if (transfer.prefill == &agent) transfer.prefill = nullptr;
+    if (transfer.decode == &agent) transfer.decode = nullptr;
+  }
+}
+
+FakeAgent::FakeAgent(FakeHub& hub, const AgentOptions& options, Geometry geometry)
+    : hub_(&hub),
+      id_{options.engine_id, 1},
+      geometry_(std::move(geometry)),
+      event_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+FakeAgent::~FakeAgent() {
+  hub_->forget(*this);
+}
+
+Status FakeAgent::claim(TransferId transfer, const PeerAddress&) {
+  return hub_->submit(FakeHub::Call::kClaim, *this, transfer,
+                      [](FakeHub::Transfer& t) { t.claimed = true; });
+}
+
+Status FakeAgent::register_blocks(Registration registration) {
+  const TransferId transfer = registration.transfer;
+  return hub_->submit(FakeHub::Call::kRegister, *this, transfer, [&](FakeHub::Transfer& t) {
+    BATON_CHECK(t.claimed && !t.registration);
+    t.registration = std::move(registration);
+  });
+}
+
+Status FakeAgent::expect(TransferId transfer, std::uint32_t) {
+  return hub_->submit(FakeHub::Call::kExpect, *this, transfer,
+                      [](FakeHub::Transfer& t) { t.expected = true; });
+}
+
+Status FakeAgent::ready(ReadyPiece piece) {
+  const TransferId transfer = piece.transfer;
+  return hub_->submit(FakeHub::Call::kReady, *this, transfer, [&](FakeHub::Transfer& t) {
+    BATON_CHECK(t.expected);
+    t.pieces.push_back(std::move(piece));
+  });
+}
+
+Status FakeAgent::cancel(TransferId transfer) {
+  return hub_->submit(FakeHub::Call::kCancel, *this, transfer, [](FakeHub::Transfer&) {});
+}
+
+void FakeAgent::push(Event event) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(std::move(event));
+  const std::uint64_t one = 1;
+  (void)!::write(event_fd_.get(), &one, sizeof one);
+}
+
+std::size_t FakeAgent::poll_events(std::span<Event> out) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t count = 0;
+  (void)!::read(event_fd_.get(), &count, sizeof count);
+  std::size_t n = 0;
+  while (n < out.size() && !events_.empty()) {
+    out[n++] = std::move(events_.front());
+    events_.pop_front();
+  }
+  if (!events_.empty()) {
+    const std::uint64_t one = 1;
+    (void)!::write(event_fd_.get(), &one, sizeof one);
+  }
+  return n;
+}
+
+}  // namespace baton::engine

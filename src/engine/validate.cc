@@ -1,0 +1,92 @@
+#include "engine/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace baton::engine {
+
+namespace {
+
+Status refuse(std::string message) {
+  return fail(Errc::kInvalidArgument, std::move(message));
+}
+
+Status validate_prompt(const Request& request, const RequestLimits& limits) {
+  const std::uint64_t prompt = request.prompt.size();
+  if (prompt == 0) return refuse("the prompt is empty: at least one token is needed");
+  if (prompt >= limits.max_model_len) {
+    return refuse(fmt::format(
+        "the prompt has {} tokens, and with one token to generate max_model_len {} is exceeded",
+        prompt, limits.max_model_len));
+  }
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    const TokenId token = request.prompt[i];
+    if (token < 0 || static_cast<std::uint32_t>(token) >= limits.vocab_size) {
+      return refuse(fmt::format("prompt token {} at position {} is not in the vocabulary of {}",
+                                token, i, limits.vocab_size));
+    }
+  }
+  const std::uint64_t total = prompt + request.sampling.max_tokens;
+  if (total > limits.max_model_len) {
+    return refuse(
+        fmt::format("the prompt's {} tokens and max_tokens {} make {}, over max_model_len "
+                    "{}",
+                    prompt, request.sampling.max_tokens, total, limits.max_model_len));
+  }
+  const std::uint64_t needed = (total + limits.block_size - 1) / limits.block_size;
+  if (needed > limits.total_blocks) {
+    return refuse(fmt::format(
+        "the prompt's {} tokens and max_tokens {} need {} blocks of {} tokens, "
+        "and the pool has {}",
+        prompt, request.sampling.max_tokens, needed, limits.block_size, limits.total_blocks));
+  }
+  return {};
+}
+
+Status validate_sampling(const SamplingParams& sampling) {
+  if (sampling.max_tokens == 0) return refuse("max_tokens is 0: at least 1 is needed");
+  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0.0) {
+    return refuse(fmt::format("temperature is {}: 0 or more is needed", sampling.temperature));
+  }
+  if (!(sampling.top_p > 0.0 && sampling.top_p <= 1.0)) {
+    return refuse(fmt::format("top_p is {}: more than 0 and at most 1 is needed", sampling.top_p));
+  }
+  const auto is_empty = [](const std::string& stop) { return stop.empty(); };
+  if (std::any_of(sampling.stop.begin(), sampling.stop.end(), is_empty)) {
+    return refuse("a stop string is empty");
+  }
+  return {};
+}
+
+Status validate_roles(const Request& request, const RequestLimits& limits) {
+  if (!request.remote_decode && !request.remote_prefill) return {};
+  if (request.remote_decode && request.remote_prefill) {
+    return refuse("remote_decode and remote_prefill are both set: an instance is one of the two");
+  }
+  const char* field = request.remote_decode ? "remote_decode" : "remote_prefill";
+  if (!limits.role) {
+    return refuse(fmt::format("{} is set, and this instance has no hand-over configured", field));
+  }
+  const Role unfit = request.remote_decode ? Role::kConsumer : Role::kProducer;
+  if (*limits.role == unfit) {
+    return refuse(fmt::format("{} is set, and the role of this instance is {}", field,
+                              unfit == Role::kConsumer ? "kv_consumer" : "kv_producer"));
+  }
+  const TransferId transfer =
+      request.remote_decode ? request.remote_decode->transfer : request.remote_prefill->transfer;
+  if (transfer.is_null()) return refuse(fmt::format("{}: the transfer id is null", field));
+  return {};
+}
+
+}  // namespace
+
+Status validate(const Request& request, const RequestLimits& limits) {
+  if (request.id.empty()) return refuse("the request id is empty");
+  if (Status status = validate_sampling(request.sampling); !status) return status;
+  if (Status status = validate_prompt(request, limits); !status) return status;
+  return validate_roles(request, limits);
+}
+
+}  // namespace baton::engine
