@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/unique_fd.h"
+#include "fabric/event_ring.h"
 #include "fabric/fabric.h"
-#include "fabric/shm/event_ring.h"
 #include "fabric/shm/messages.h"
 #include "fabric/shm/process.h"
 

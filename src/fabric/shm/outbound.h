@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "fabric/event_ring.h"
 #include "fabric/fabric.h"
 #include "fabric/region_table.h"
-#include "fabric/shm/event_ring.h"
 #include "fabric/shm/mapping.h"
 #include "fabric/shm/messages.h"
 #include "fabric/shm/process.h"

@@ -7,7 +7,7 @@
 
 #include "fabric/fabric.h"
 
-namespace baton::fabric::shm {
+namespace baton::fabric {
 
 class EventRing {
  public:
@@ -40,4 +40,4 @@ class EventRing {
   std::size_t size_ = 0;
 };
 
-}  // namespace baton::fabric::shm
+}  // namespace baton::fabric
