@@ -136,15 +136,15 @@ Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>
                                                "receiver has {}",
                                                i, remote_.length(i), region.length));
     }
+    if (region.place > kPlaceMax || region.length > kPlaceMax) {
+      return fail(Errc::kCorrupt,
+                  fmt::format("region {}: place {} and length {} are beyond any address or file", i,
+                              region.place, region.length));
+    }
     if (region.memfd == kNoMemfd) continue;
     if (region.memfd >= memfds.size()) {
       return fail(Errc::kCorrupt, fmt::format("region {}: memfd number {}, {} descriptors came", i,
                                               region.memfd, memfds.size()));
-    }
-    if (region.place > kPlaceMax || region.length > kPlaceMax) {
-      return fail(Errc::kCorrupt,
-                  fmt::format("region {}: offset {} and length {} are beyond any file", i,
-                              region.place, region.length));
     }
     Extent& extent = extents[region.memfd];
     extent.begin = std::min(extent.begin, region.place);

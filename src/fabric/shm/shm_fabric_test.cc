@@ -1,0 +1,636 @@
+// What is particular to shm: hostile peers on the unix socket, stopped processes, seals, slices,
+// descriptors.
+#include "fabric/shm/shm_fabric.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "baton/pool.h"
+#include "fabric/shm/messages.h"
+#include "fabric/testing/node.h"
+
+namespace baton::fabric::shm {
+namespace {
+
+using fabric::testing::Memory;
+using fabric::testing::Node;
+using fabric::testing::pattern;
+using fabric::testing::RemoteNode;
+using ::testing::HasSubstr;
+using Kind = FabricEvent::Kind;
+
+constexpr std::uint64_t kPoolBytes = 1ULL << 20;
+constexpr auto kPatience = std::chrono::seconds(20);
+
+std::unique_ptr<Node> local_node(Memory memory = Memory::kSealedMemfd) {
+  return fabric::testing::make_local_node(make_shm_fabric().value(), memory, kPoolBytes);
+}
+std::unique_ptr<RemoteNode> remote_node(Memory memory = Memory::kSealedMemfd) {
+  return fabric::testing::make_remote_node([memory] { return local_node(memory); });
+}
+
+// A node and everything that it was told.
+struct Peer {
+  explicit Peer(Node& n) : node(n) {}
+  void pump(std::size_t max = 64) {
+    for (FabricEvent& event : node.poll(max)) events.push_back(std::move(event));
+  }
+  std::size_t count(Kind kind) const {
+    return static_cast<std::size_t>(
+        std::count_if(events.begin(), events.end(),
+                      [&](const FabricEvent& event) { return event.kind == kind; }));
+  }
+  Node& node;
+  std::vector<FabricEvent> events;
+};
+
+bool until(const std::vector<Peer*>& peers, const std::function<bool()>& done) {
+  const Time deadline = now() + kPatience;
+  while (!done()) {
+    if (now() > deadline) return false;
+    for (Peer* peer : peers) peer->pump();
+  }
+  return true;
+}
+
+Write write(OutboundId to, std::uint64_t length, std::optional<std::uint32_t> immediate) {
+  Write write;
+  write.to = to;
+  write.length = length;
+  write.immediate = immediate;
+  return write;
+}
+
+struct Joined {
+  InboundId inbound;
+  OutboundId outbound;
+  Bytes offer;
+};
+Joined join(Peer& writer, Peer& receiver) {
+  auto inbound = receiver.node.open_inbound(PeerId{"p", 1}).value();
+  const std::size_t before = writer.count(Kind::kConnected);
+  const OutboundId outbound =
+      writer.node.connect(PeerId{"d", 1}, inbound.offer, receiver.node.regions()).value();
+  EXPECT_TRUE(until({&writer, &receiver}, [&] { return writer.count(Kind::kConnected) > before; }));
+  return {inbound.id, outbound, inbound.offer};
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+int mappings_of(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(name) != std::string::npos;
+  return count;
+}
+
+UniqueFd raw_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+sockaddr_un address_of(const SocketName& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return address;
+}
+constexpr socklen_t kAddressSize = offsetof(sockaddr_un, sun_path) + 1 + sizeof(SocketName);
+
+// A writer that speaks as it pleases.
+UniqueFd raw_connect(const Bytes& offer) {
+  UniqueFd socket = raw_socket();
+  const sockaddr_un address = address_of(decode_offer(offer).value().socket);
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), kAddressSize), 0);
+  return socket;
+}
+bool say(const UniqueFd& socket, const Bytes& bytes) {
+  return ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
+}
+bool hung_up(const UniqueFd& socket) {
+  pollfd state{socket.get(), POLLRDHUP, 0};
+  return ::poll(&state, 1, 0) == 1;
+}
+
+// A receiver that answers as it pleases.
+class FakeReceiver {
+ public:
+  FakeReceiver() : listener_(raw_socket()) {
+    offer_.socket.fill('e');
+    const sockaddr_un address = address_of(offer_.socket);
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), kAddressSize),
+              0);
+    EXPECT_EQ(::listen(listener_.get(), 8), 0);
+  }
+  Bytes offer() const { return encode(offer_); }
+  void accept() { connection_.reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+  void answer(const Bytes& bytes, const std::vector<int>& fds = {}) {
+    Bytes copy = bytes;
+    iovec part{copy.data(), copy.size()};
+    std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
+    msghdr head{};
+    head.msg_iov = &part;
+    head.msg_iovlen = 1;
+    if (!fds.empty()) {
+      head.msg_control = control.data();
+      head.msg_controllen = control.size();
+      cmsghdr* rights = CMSG_FIRSTHDR(&head);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
+    }
+    EXPECT_GE(::sendmsg(connection_.get(), &head, MSG_NOSIGNAL), 0);
+  }
+  void hang_up() { connection_.reset(); }
+
+ private:
+  Offer offer_;
+  UniqueFd listener_;
+  UniqueFd connection_;
+};
+
+UniqueFd memfd(std::uint64_t bytes, int seals) {
+  UniqueFd fd(::memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(::fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Region one_region(std::uint64_t bytes) {
+  Region region;
+  region.name = "layer.0";
+  region.stride_bytes = region.block_bytes = bytes;
+  region.num_blocks = 1;
+  return region;
+}
+
+// Registration.
+
+TEST(ShmRegister, RefusesMemfdsThatAPeerCouldTearAway) {
+  const auto fabric = make_shm_fabric().value();
+  const UniqueFd unsealed = memfd(kPoolBytes, 0);
+  const UniqueFd small = memfd(kPoolBytes - 1, kSealed);
+  const UniqueFd other(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  std::vector<std::byte> memory(kPoolBytes);
+  const auto refusal = [&](int fd, std::uint64_t offset) {
+    Region region = one_region(kPoolBytes);
+    region.base = memory.data();
+    region.memfd = fd;
+    region.memfd_offset = offset;
+    const Status ok = fabric->register_regions(std::vector{region});
+    return ok ? std::string() : ok.error().message;
+  };
+  EXPECT_THAT(refusal(unsealed.get(), 0), HasSubstr("region 0 (layer.0): the memfd is not sealed"));
+  EXPECT_THAT(refusal(small.get(), 0), HasSubstr("holds 1048575 bytes, 1048576 are needed"));
+  EXPECT_THAT(refusal(other.get(), 0), HasSubstr("not a memfd"));
+  const UniqueFd good = memfd(kPoolBytes, kSealed);
+  EXPECT_THAT(refusal(good.get(), 1), HasSubstr("1048577 are needed"));
+  EXPECT_THAT(refusal(good.get(), ~0ULL), HasSubstr("memfd_offset"));
+  EXPECT_EQ(refusal(good.get(), 0), "");
+}
+
+// Hostile receivers.
+
+TEST(ShmHostileReceiver, WhateverItAnswersTheWriterSaysWhyAndLivesOn) {
+  const auto node = local_node();
+  Peer writer(*node);
+  const UniqueFd unsealed = memfd(kPoolBytes, 0);
+  const UniqueFd grow_only = memfd(kPoolBytes, F_SEAL_GROW);
+  const UniqueFd small = memfd(kPoolBytes / 2, kSealed);
+  const UniqueFd good = memfd(kPoolBytes, kSealed);
+  const UniqueFd read_only = memfd(kPoolBytes, kSealed | F_SEAL_WRITE);
+  const UniqueFd other(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  const auto place = [](std::uint64_t length, std::uint64_t at, std::uint32_t fd) {
+    return encode(Welcome{{RegionPlace{length, at, fd, 0}}});
+  };
+  const Bytes plain = place(kPoolBytes, 0, 0);
+  struct Case {
+    Bytes answer;
+    std::vector<int> fds;
+    std::string why;
+  };
+  const std::vector<Case> cases{
+      {plain, {unsealed.get()}, "not sealed"},
+      {plain, {grow_only.get()}, "not sealed"},
+      {plain, {small.get()}, "holds 524288 bytes, 1048576 are needed"},
+      {plain, {other.get()}, "not a memfd"},
+      {plain, {read_only.get()}, "mmap"},
+      {plain, {}, "memfd number 0, 0 descriptors came"},
+      {place(kPoolBytes, 0, 3), {good.get()}, "memfd number 3, 1 descriptors came"},
+      {place(kPoolBytes, 4096, 0), {good.get()}, "1052672 are needed"},
+      {place(kPoolBytes, ~0ULL - 4095, 0), {good.get()}, "beyond any address or file"},
+      {place(kPoolBytes, ~0ULL, kNoMemfd), {}, "beyond any address or file"},
+      {place(kPoolBytes * 2, 0, 0), {good.get()}, "told 1048576 bytes, the receiver has 2097152"},
+      {encode(Welcome{}), {good.get()}, "told 1, the receiver has 0"},
+      {Bytes(10, std::byte{1}), {good.get(), good.get()}, "welcome"},
+      {Bytes(4000, std::byte{1}), std::vector<int>(200, good.get()), "longer than 1 regions need"},
+      {encode_refusal("no"), {}, "the receiver refused: no"},
+  };
+  const std::size_t descriptors = open_descriptors();
+  const int mapped = mappings_of("memfd:hostile");
+  for (const Case& c : cases) {
+    FakeReceiver receiver;
+    const auto outbound = node->connect(PeerId{"d", 1}, receiver.offer(), {one_region(kPoolBytes)});
+    ASSERT_TRUE(outbound);
+    receiver.accept();
+    writer.pump();
+    receiver.answer(c.answer, c.fds);
+    writer.events.clear();
+    ASSERT_TRUE(until({&writer}, [&] { return !writer.events.empty(); })) << c.why;
+    EXPECT_EQ(writer.events[0].kind, Kind::kConnectFailed) << c.why;
+    EXPECT_THAT(writer.events[0].error, HasSubstr(c.why));
+    while (node->busy()) writer.pump();
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(mappings_of("memfd:hostile"), mapped);
+}
+
+TEST(ShmHostileReceiver, SilenceThenAHangUpFailsTheConnection) {
+  const auto node = local_node();
+  Peer writer(*node);
+  FakeReceiver receiver;
+  ASSERT_TRUE(node->connect(PeerId{"d", 1}, receiver.offer(), {one_region(kPoolBytes)}));
+  receiver.accept();
+  for (int i = 0; i < 50; ++i) writer.pump();
+  EXPECT_TRUE(writer.events.empty());
+  EXPECT_FALSE(node->busy());
+  receiver.hang_up();
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kConnectFailed) == 1; }));
+}
+
+TEST(ShmHostileReceiver, WordsAfterTheWelcomeEndTheOutbound) {
+  const auto node = local_node();
+  Peer writer(*node);
+  FakeReceiver receiver;
+  const UniqueFd good = memfd(kPoolBytes, kSealed);
+  ASSERT_TRUE(node->connect(PeerId{"d", 1}, receiver.offer(), {one_region(kPoolBytes)}));
+  receiver.accept();
+  receiver.answer(encode(Welcome{{RegionPlace{kPoolBytes, 0, 0, 0}}}), {good.get()});
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kConnected) == 1; }));
+  receiver.answer(Bytes(4), {good.get(), good.get()});
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_THAT(writer.events.back().error, HasSubstr("broke the protocol"));
+}
+
+TEST(ShmHostileReceiver, AnAddressWhereNothingIsMappedFailsTheWrite) {
+  const auto node = local_node();
+  Peer writer(*node);
+  FakeReceiver receiver;
+  const OutboundId outbound =
+      node->connect(PeerId{"d", 1}, receiver.offer(), {one_region(kPoolBytes)}).value();
+  receiver.accept();
+  receiver.answer(encode(Welcome{{RegionPlace{kPoolBytes, 4096, kNoMemfd, 0}}}));
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kConnected) == 1; }));
+  ASSERT_TRUE(node->post({write(outbound, 100, 1)}).status);
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_EQ(writer.count(Kind::kWriteFailed), 1U);
+  EXPECT_THAT(writer.events.back().error, HasSubstr("process_vm_writev"));
+}
+
+// Hostile writers.
+
+TEST(ShmHostileWriter, GarbageWrongTokensAndFloodsDelayNobody) {
+  const auto receiver_node = local_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Bytes offer = receiver_node->open_inbound(PeerId{"q", 1}).value().offer;
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 300; ++i) {
+    crowd.push_back(raw_connect(offer));
+    if (i % 3 == 1) say(crowd.back(), Bytes(1 + static_cast<std::size_t>(i), std::byte{7}));
+    if (i % 3 == 2) say(crowd.back(), encode(Hello{}));
+  }
+  const Joined joined = join(writer, receiver);
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, 64, 9)}).status);
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return receiver.count(Kind::kImmediate) == 1; }));
+  EXPECT_EQ(receiver.events.size(), 1U);
+  // The talkers were turned away; of the silent ones only so many are kept.
+  const auto gone = std::count_if(crowd.begin(), crowd.end(), hung_up);
+  EXPECT_GE(gone, 300 - 64);
+}
+
+TEST(ShmHostileWriter, ImmediatesOfNoShapeEndItsConnectionAlone) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{6}, kImmediatesMax * 4 + 4}) {
+    const auto receiver_node = local_node();
+    const auto writer_node = local_node();
+    Peer receiver(*receiver_node);
+    Peer writer(*writer_node);
+    const auto inbound = receiver_node->open_inbound(PeerId{"q", 1}).value();
+    const Joined joined = join(writer, receiver);
+    const UniqueFd rogue = raw_connect(inbound.offer);
+    ASSERT_TRUE(say(rogue, encode(Hello{decode_offer(inbound.offer).value().token})));
+    for (int i = 0; i < 5; ++i) receiver.pump();
+    ASSERT_TRUE(say(rogue, Bytes(8)));
+    ASSERT_TRUE(until({&receiver}, [&] { return receiver.count(Kind::kImmediate) == 2; }));
+    ASSERT_TRUE(say(rogue, Bytes(bytes)));
+    ASSERT_TRUE(until({&receiver}, [&] { return hung_up(rogue); }));
+    // It holds the memory still: this is no fence.
+    EXPECT_EQ(receiver.count(Kind::kInboundFenced), 0U);
+    ASSERT_TRUE(writer_node->post({write(joined.outbound, 64, 9)}).status);
+    ASSERT_TRUE(until({&writer, &receiver}, [&] { return receiver.count(Kind::kImmediate) == 3; }));
+  }
+}
+
+TEST(ShmHostileWriter, AFloodOfImmediatesIsHeldBackAndOthersAreHeard) {
+  const auto receiver_node = local_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const auto inbound = receiver_node->open_inbound(PeerId{"q", 1}).value();
+  const Joined joined = join(writer, receiver);
+  const UniqueFd rogue = raw_connect(inbound.offer);
+  ASSERT_TRUE(say(rogue, encode(Hello{decode_offer(inbound.offer).value().token})));
+  for (int i = 0; i < 5; ++i) receiver.pump(0);
+  // Nobody takes events: the flooder's socket must fill, whatever poll() is called.
+  std::size_t sent = 0;
+  for (int i = 0; i < 100000 && say(rogue, Bytes(kImmediatesMax * 4)); ++i) {
+    ++sent;
+    receiver.pump(0);
+  }
+  EXPECT_LT(sent, 5000U);
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, 64, 9)}).status);
+  // Heard after what was queued before it, not after the whole flood goes on.
+  ASSERT_TRUE(until({&writer, &receiver}, [&] {
+    (void)say(rogue, Bytes(kImmediatesMax * 4));
+    return std::any_of(receiver.events.begin(), receiver.events.end(),
+                       [&](const FabricEvent& event) {
+                         return event.inbound == joined.inbound && event.immediate == 9;
+                       });
+  }));
+}
+
+TEST(ShmHostileWriter, AnotherProcessCannotUseAnOfferInUse) {
+  const auto receiver_node = local_node();
+  const auto writer_node = remote_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, receiver);
+  const auto thief_node = remote_node();
+  Peer thief(*thief_node);
+  ASSERT_TRUE(thief_node->connect(PeerId{"d", 1}, joined.offer, receiver_node->regions()));
+  ASSERT_TRUE(until({&thief, &receiver}, [&] { return thief.count(Kind::kConnectFailed) == 1; }));
+  EXPECT_THAT(thief.events[0].error, HasSubstr("uses the offer already"));
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, 8, 1)}).status);
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return receiver.count(Kind::kImmediate) == 1; }));
+}
+
+TEST(ShmListener, RunningOutOfDescriptorsRefusesConnectionsAndRecovers) {
+  const auto receiver_node = local_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Bytes offer = receiver_node->open_inbound(PeerId{"q", 1}).value().offer;
+  const UniqueFd visitor = raw_connect(offer);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::vector<UniqueFd> hoard;
+  rlimit low = limit;
+  low.rlim_cur = open_descriptors() + 8;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  while (true) {
+    UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!fd) break;
+    hoard.push_back(std::move(fd));
+  }
+  for (int i = 0; i < 3; ++i) receiver.pump();
+  // Turned away rather than left waiting: its socket would keep the owner thread awake for ever.
+  EXPECT_TRUE(hung_up(visitor));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  hoard.clear();
+  const Joined joined = join(writer, receiver);
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, 8, 1)}).status);
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return receiver.count(Kind::kImmediate) == 1; }));
+}
+
+// Stopped and dying processes.
+
+TEST(ShmStopped, AStoppedWriterIsNotFencedUntilItDies) {
+  const auto receiver_node = local_node();
+  const auto writer_node = remote_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, receiver);
+  writer_node->signal(SIGSTOP);
+  receiver_node->fence_inbound(joined.inbound);
+  for (int i = 0; i < 100; ++i) receiver.pump();
+  EXPECT_TRUE(receiver.events.empty());
+  writer_node->signal(SIGKILL);
+  ASSERT_TRUE(until({&receiver}, [&] { return receiver.count(Kind::kInboundFenced) == 1; }));
+  EXPECT_EQ(receiver.events.back().inbound, joined.inbound);
+}
+
+TEST(ShmStopped, AStoppedReceiverHoldsBackItsOwnWritesOnly) {
+  const auto stopped_node = remote_node();
+  const auto other_node = remote_node();
+  const auto writer_node = local_node();
+  Peer stopped(*stopped_node);
+  Peer other(*other_node);
+  Peer writer(*writer_node);
+  const Joined to_stopped = join(writer, stopped);
+  const Joined to_other = join(writer, other);
+  stopped_node->signal(SIGSTOP);
+  // Fill its socket with immediates until the fabric takes no more.
+  const Time deadline = now() + kPatience;
+  std::size_t posted = 0;
+  for (int refusals = 0; refusals < 100 && now() < deadline;) {
+    const bool ok = writer_node->post({write(to_stopped.outbound, 0, 7)}).accepted == 1;
+    posted += ok ? 1U : 0U;
+    refusals = ok ? 0 : refusals + 1;
+    writer.pump();
+  }
+  EXPECT_LT(writer.count(Kind::kWriteDone), posted);
+  EXPECT_FALSE(writer_node->busy());  // nothing to do but wait: no spinning
+  ASSERT_TRUE(writer_node->post({write(to_other.outbound, 5000, 8)}).status);
+  ASSERT_TRUE(until({&writer, &other}, [&] { return other.count(Kind::kImmediate) == 1; }));
+  stopped_node->signal(SIGCONT);
+  ASSERT_TRUE(until({&writer, &stopped}, [&] {
+    return stopped.count(Kind::kImmediate) == posted &&
+           writer.count(Kind::kWriteDone) == posted + 1;
+  }));
+}
+
+TEST(ShmStopped, ClosingTowardsAStoppedReceiverEnds) {
+  const auto stopped_node = remote_node();
+  const auto writer_node = local_node();
+  Peer stopped(*stopped_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, stopped);
+  stopped_node->signal(SIGSTOP);
+  std::size_t posted = 0;
+  for (int i = 0; i < 2000; ++i) {
+    posted += writer_node->post({write(joined.outbound, 100, 7)}).accepted;
+    writer.pump();
+  }
+  writer_node->close_outbound(joined.outbound);
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_EQ(writer.count(Kind::kWriteDone) + writer.count(Kind::kWriteFailed), posted);
+}
+
+TEST(ShmDeath, WhatADeadWriterToldIsDeliveredBeforeItsFence) {
+  const auto receiver_node = local_node();
+  const auto writer_node = remote_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, receiver);
+  ASSERT_EQ(writer_node->post(std::vector<Write>(300, write(joined.outbound, 16, 7))).accepted,
+            300U);
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kWriteDone) == 300; }));
+  writer_node->signal(SIGKILL);
+  ASSERT_TRUE(until({&receiver}, [&] { return receiver.count(Kind::kInboundFenced) == 1; }));
+  EXPECT_EQ(receiver.count(Kind::kImmediate), 300U);
+  EXPECT_EQ(receiver.events.back().kind, Kind::kInboundFenced);
+}
+
+TEST(ShmDeath, PrivateMemoryOfADeadReceiverIsNotWritten) {
+  const auto receiver_node = remote_node(Memory::kPrivate);
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, receiver);
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, kPoolBytes, 7)}).status);
+  writer.pump();
+  receiver_node->signal(SIGKILL);
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_EQ(writer.count(Kind::kWriteFailed), 1U);
+}
+
+// The owner thread's time, and what is left behind.
+
+TEST(ShmPoll, MovesAtMostOneSliceAndGoesOnWithIt) {
+  const auto receiver_node = local_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, receiver);
+  writer_node->fill(0, kPoolBytes, 1);
+  while (writer_node->busy()) writer.pump();
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, kPoolBytes, 7)}).status);
+  constexpr std::uint64_t kSlice = 256 << 10;
+  for (std::uint64_t polls = 1; polls <= kPoolBytes / kSlice; ++polls) {
+    EXPECT_TRUE(writer_node->busy());
+    writer.pump();
+    EXPECT_EQ(receiver_node->read(0, polls * kSlice), pattern(0, polls * kSlice, 1));
+    EXPECT_EQ(receiver_node->read(polls * kSlice, kPoolBytes - polls * kSlice),
+              Bytes(kPoolBytes - polls * kSlice));
+  }
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return receiver.count(Kind::kImmediate) == 1; }));
+  EXPECT_FALSE(writer_node->busy());
+}
+
+TEST(ShmPoll, ALongQueueToOnePeerDoesNotDelayAnother) {
+  const auto a_node = local_node();
+  const auto b_node = local_node();
+  const auto writer_node = local_node();
+  Peer a(*a_node);
+  Peer b(*b_node);
+  Peer writer(*writer_node);
+  const Joined to_a = join(writer, a);
+  const Joined to_b = join(writer, b);
+  ASSERT_EQ(
+      writer_node->post(std::vector<Write>(100, write(to_a.outbound, kPoolBytes, {}))).accepted,
+      100U);
+  ASSERT_TRUE(writer_node->post({write(to_b.outbound, 64, 7)}).status);
+  ASSERT_TRUE(until({&writer, &b}, [&] { return b.count(Kind::kImmediate) == 1; }));
+  EXPECT_LT(writer.count(Kind::kWriteDone), 3U);
+}
+
+TEST(ShmPoll, ItsDescriptorWakesForImmediatesAndForDeaths) {
+  const auto writer_node = remote_node();
+  Peer writer(*writer_node);
+  const auto fabric = make_shm_fabric().value();
+  const PoolMemory pool = PoolMemory::create("fabric-test", kPoolBytes).value();
+  Region region = one_region(kPoolBytes);
+  region.base = pool.data();
+  region.memfd = pool.memfd();
+  ASSERT_TRUE(fabric->register_regions(std::vector{region}));
+  std::vector<FabricEvent> events(16);
+  // As an owner thread does: sleeps unless busy, then polls.
+  const auto next = [&]() -> std::size_t {
+    pollfd state{fabric->wait_fd(), POLLIN, 0};
+    if (!fabric->busy() && ::poll(&state, 1, 20000) != 1) return 0;
+    return fabric->poll(events);
+  };
+  const auto inbound = fabric->open_inbound(PeerId{"p", 1}).value();
+  const OutboundId outbound =
+      writer_node->connect(PeerId{"d", 1}, inbound.offer, {one_region(kPoolBytes)}).value();
+  EXPECT_EQ(next(), 0U);
+  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kConnected) == 1; }));
+  ASSERT_TRUE(writer_node->post({write(outbound, 8, 5)}).status);
+  writer.pump();
+  ASSERT_EQ(next(), 1U);
+  EXPECT_EQ(events[0].immediate, 5U);
+  EXPECT_FALSE(fabric->busy());
+  writer_node->signal(SIGKILL);
+  std::size_t n = 0;
+  for (int wakes = 0; wakes < 5 && n == 0; ++wakes) n = next();
+  ASSERT_EQ(n, 1U);
+  EXPECT_EQ(events[0].kind, Kind::kInboundFenced);
+}
+
+TEST(ShmMapping, ForkedChildrenOfAWriterCannotWrite) {
+  const auto receiver_node = remote_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  join(writer, receiver);
+  ASSERT_GE(mappings_of("memfd:fabric-test"), 2);  // its own pool and the receiver's
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(mappings_of("memfd:fabric-test"));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(ShmLife, ConnectionsLeaveNoDescriptorAndNoMappingBehind) {
+  const auto receiver_node = local_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined first = join(writer, receiver);
+  const std::size_t descriptors = open_descriptors();
+  const int mapped = mappings_of("memfd:fabric-test");
+  OutboundId outbound = first.outbound;
+  for (std::size_t i = 0; i < 50; ++i) {
+    writer_node->close_outbound(outbound);
+    ASSERT_TRUE(
+        until({&writer, &receiver}, [&] { return writer.count(Kind::kOutboundClosed) == i + 1; }));
+    outbound = writer_node->connect(PeerId{"d", 1}, first.offer, receiver_node->regions()).value();
+    ASSERT_TRUE(
+        until({&writer, &receiver}, [&] { return writer.count(Kind::kConnected) == i + 2; }));
+    const auto unused = receiver_node->open_inbound(PeerId{"q", 1}).value();
+    receiver_node->fence_inbound(unused.id);
+  }
+  while (writer_node->busy() || receiver_node->busy()) {
+    writer.pump();
+    receiver.pump();
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(mappings_of("memfd:fabric-test"), mapped);
+}
+
+}  // namespace
+}  // namespace baton::fabric::shm
