@@ -69,7 +69,8 @@ struct FabricEvent {
     kWriteDone,       // context: completed; the local memory may change again
     kWriteFailed,     // context, error: it may or may not have landed, wholly or in part
     kOutboundClosed,  // outbound: after the last completion of that outbound; nothing of it is
-                      // under way
+                      // under way. Unasked, with `error`, when the receiver is gone. Each outbound
+                      // ends with exactly one of kConnectFailed and kOutboundClosed
     kImmediate,       // inbound, immediate: all bytes of that write are visible
     kInboundFenced,   // inbound: no byte of that writer can land any more, ever. Last event of that
                       // inbound
@@ -112,7 +113,8 @@ class Fabric {
   // Writer: no more writes; what is posted completes or fails, then kOutboundClosed.
   virtual void close_outbound(OutboundId outbound) = 0;
 
-  // Writer. kResourceExhausted: try after a completion. Other errors: a range out of bounds, an
+  // Writer. A write may not touch the gap between blocks (stride_bytes above block_bytes).
+  // kResourceExhausted: try after a completion. Other errors: a range out of bounds, an
   // unknown or closed peer.
   virtual Status post(const Write& write) = 0;
 
