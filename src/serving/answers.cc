@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "http/sse.h"
+#include "serving/http_names.h"
 
 namespace baton::serving {
 namespace {
@@ -55,11 +56,31 @@ std::string record_of(const engine::Output& output, const AnswerContext& context
   SideRecord record;
   record.engine_id = context.engine_id;
   record.block_size = context.block_size;
+  record.prompt_tokens = output.prompt_tokens;
+  record.completion_tokens = output.completion_tokens;
   record.computed_prompt_tokens = output.computed_prompt_tokens;
   record.first_token_time = output.first_token_time;
   record.second_token_time = output.second_token_time;
   record.handover = output.handover;
   return side_record(record);
+}
+
+// Before the answer's last byte, so that whoever has it finds the record.
+void note(const engine::Output& output, const AnswerContext& context) {
+  if (!output.finish || !output.handover || context.log == nullptr) return;
+  context.log->add(output.handover->transfer, record_of(output, context));
+}
+
+// The hand-over's name, for whoever asks after it.
+http::Headers transfer_header(const AnswerContext& context) {
+  if (!context.transfer) return {};
+  return {{std::string(kTransferHeader), context.transfer->to_string()}};
+}
+
+http::Headers stream_headers(const AnswerContext& context) {
+  http::Headers headers = transfer_header(context);
+  headers.add("Cache-Control", "no-cache");
+  return headers;
 }
 
 Usage usage_of(const engine::Output& output) {
@@ -76,6 +97,7 @@ class WholeAnswer : public Answer {
     text_ += output.text;
     tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
     if (!output.finish) return;
+    note(output, context_);
     if (is_failure(output)) return respond_error(*writer_, error_of(output, context_));
     Choice choice;
     choice.text = text_;
@@ -84,7 +106,8 @@ class WholeAnswer : public Answer {
     choice.finish_reason = finish_name(*output.finish);
     choice.stop_reason = output.stop_reason;
     const std::string record = context_.debug ? record_of(output, context_) : "";
-    writer_->respond(200, kJson, whole_body(context_.head, choice, usage_of(output), {}, record));
+    writer_->respond(200, kJson, whole_body(context_.head, choice, usage_of(output), {}, record),
+                     transfer_header(context_));
   }
 
  private:
@@ -102,6 +125,7 @@ class StreamAnswer : public Answer {
       : context_(std::move(context)), writer_(std::move(writer)) {}
 
   void on_output(engine::Output&& output) override {
+    note(output, context_);
     if (is_failure(output)) return fail_with(error_of(output, context_));
     if (!started_) start();
     const bool has_news = !output.text.empty() || !output.tokens.empty();
@@ -115,7 +139,7 @@ class StreamAnswer : public Answer {
  private:
   void start() {
     started_ = true;
-    writer_->start_stream(200, std::string(http::kSseContentType), {{"Cache-Control", "no-cache"}});
+    writer_->start_stream(200, std::string(http::kSseContentType), stream_headers(context_));
     if (context_.head.endpoint == Endpoint::kChat) send(role_chunk_body(context_.head));
   }
 
@@ -156,6 +180,7 @@ class PrefillAnswer : public Answer {
 
   void on_output(engine::Output&& output) override {
     if (output.prefilled && !prefilled_) on_prefilled(output);
+    note(output, context_);
     if (output.finish) on_finished(output);
   }
 
@@ -174,7 +199,8 @@ class PrefillAnswer : public Answer {
       choice.show_token_ids = context_.show_token_ids;
       choice.finish_reason = finish_name(engine::FinishReason::kHandedOver);
       const Usage usage = {output.prompt_tokens, static_cast<std::uint32_t>(output.tokens.size())};
-      writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where()));
+      writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where()),
+                       transfer_header(context_));
       return;
     }
     Prefilled prefilled;
@@ -182,7 +208,7 @@ class PrefillAnswer : public Answer {
     prefilled.prompt_tokens = output.prompt_tokens;
     if (!output.tokens.empty()) prefilled.first_token = output.tokens.front();
     prefilled.first_text = output.text;
-    writer_->start_stream(200, std::string(http::kSseContentType), {{"Cache-Control", "no-cache"}});
+    writer_->start_stream(200, std::string(http::kSseContentType), stream_headers(context_));
     writer_->write(http::format_sse(prefilled_body(prefilled, where())));
   }
 
@@ -229,6 +255,7 @@ std::unique_ptr<Answer> make_answer(AnswerContext context,
 void respond_error(http::ResponseWriter& writer, const ApiError& error) {
   http::Headers extra;
   if (error.status == 429 || error.status == 503) extra.add("Retry-After", "1");
+  if (!error.transfer_id.empty()) extra.add(std::string(kTransferHeader), error.transfer_id);
   writer.respond(error.status, kJson, error_body(error), std::move(extra));
 }
 

@@ -12,6 +12,7 @@
 #include "http/server.h"
 #include "serving/completion_answer.h"
 #include "serving/completion_request.h"
+#include "serving/transfer_log.h"
 
 namespace baton::serving {
 
@@ -27,9 +28,11 @@ struct AnswerContext {
   bool stream = false;
   bool include_usage = false;
   bool show_token_ids = false;
-  bool debug = false;                // the answer's end carries this side's record
-  bool remote_prefill = false;       // D: the first token's chunk is marked for the router
-  std::optional<RemoteOffer> offer;  // set: this is P's leg
+  bool debug = false;                  // the answer's end carries this side's record
+  bool remote_prefill = false;         // D: the first token's chunk is marked for the router
+  std::optional<RemoteOffer> offer;    // set: this is P's leg
+  std::optional<TransferId> transfer;  // of P's or D's leg
+  TransferLog* log = nullptr;          // where their records go; outlives the answer
   std::string engine_id;
   std::uint32_t block_size = 1;
 };

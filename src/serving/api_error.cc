@@ -30,9 +30,8 @@ std::string error_body(const ApiError& error) {
                 {"type", std::string(error_type(error.status))},
                 {"param", error.param.empty() ? Json(nullptr) : Json(error.param)},
                 {"code", error.status}};
-  if (!error.cause.empty() || !error.transfer_id.empty()) {
-    Json baton = Json::object();
-    if (!error.cause.empty()) baton["cause"] = error.cause;
+  if (!error.cause.empty()) {
+    Json baton = {{"cause", error.cause}};
     if (!error.transfer_id.empty()) baton["transfer_id"] = error.transfer_id;
     if (!error.prefill.empty()) baton["prefill"] = error.prefill;
     if (!error.decode.empty()) baton["decode"] = error.decode;

@@ -42,29 +42,21 @@ std::string with_member(std::string text, std::string_view name, std::string_vie
   return text;
 }
 
-Json handover_of(const Event& event, std::uint32_t block_size) {
-  const std::uint32_t blocks = (event.range.size() + block_size - 1) / block_size;
-  return {{"side", event.side == Side::kPrefill ? "prefill" : "decode"},
-          {"transfer_id", event.transfer.to_string()},
-          {"binding", event.attempt.binding},
-          {"attempt", event.attempt.attempt},
-          {"outcome", to_string(event.outcome)},
-          {"cause", to_string(event.cause)},
-          {"text", event.text},
-          {"peer", event.peer},
-          {"range", {event.range.begin, event.range.end}},
-          {"bytes", event.bytes},
-          {"bytes_planned", event.bytes_planned},
-          {"writes", event.writes},
-          {"blocks", blocks},
-          {"blocks_verified", event.blocks_verified},
-          {"first_token", event.first_token ? Json(*event.first_token) : Json(nullptr)},
-          {"times_ns",
-           {{"registered", event.times.registered},
-            {"ready", event.times.ready},
-            {"first_write", event.times.first_write},
-            {"last_byte", event.times.last_byte},
-            {"told", event.times.told}}}};
+void add_handover(const Event& event, std::uint32_t block_size, Json& out) {
+  out["side"] = event.side == Side::kPrefill ? "prefill" : "decode";
+  out["transfer_id"] = event.transfer.to_string();
+  out["binding"] = event.attempt.binding;
+  out["attempt"] = event.attempt.attempt;
+  out["outcome"] = to_string(event.outcome);
+  out["cause"] = to_string(event.cause);
+  out["text"] = event.text;
+  out["peer"] = event.peer;
+  out["range"] = {event.range.begin, event.range.end};
+  out["bytes"] = event.bytes;
+  out["bytes_planned"] = event.bytes_planned;
+  out["writes"] = event.writes;
+  out["blocks"] = (event.range.size() + block_size - 1) / block_size;
+  out["blocks_verified"] = event.blocks_verified;
 }
 
 std::string hex(std::uint64_t value) {
@@ -120,11 +112,18 @@ std::string whole_body(const AnswerHead& head, const Choice& choice, const Usage
 
 std::string side_record(const SideRecord& record) {
   Json body = {{"engine_id", record.engine_id},
-               {"computed_prompt_tokens", record.computed_prompt_tokens},
-               {"first_token_ns", record.first_token_time},
-               {"second_token_ns", record.second_token_time}};
-  body["handover"] =
-      record.handover ? handover_of(*record.handover, record.block_size) : Json(nullptr);
+               {"prompt_tokens", record.prompt_tokens},
+               {"completion_tokens", record.completion_tokens},
+               {"computed_prompt_tokens", record.computed_prompt_tokens}};
+  if (record.handover) add_handover(*record.handover, record.block_size, body);
+  const Timeline times = record.handover ? record.handover->times : Timeline{};
+  body["times"] = {{"registered", times.registered},
+                   {"ready", times.ready},
+                   {"first_write", times.first_write},
+                   {"last_byte", times.last_byte},
+                   {"told", times.told},
+                   {"first_token", record.first_token_time},
+                   {"second_token", record.second_token_time}};
   return to_text(body);
 }
 

@@ -50,10 +50,13 @@ std::string whole_body(const AnswerHead& head, const Choice& choice, const Usage
 // drops it.
 inline constexpr std::string_view kFirstTokenMark = R"({"first_token":true})";
 
-// What one side tells of a request when asked to (kv_transfer_params.debug).
+// What one side tells of a request: in GET /debug/transfers, and at the end of its answer when
+// asked to (kv_transfer_params.debug).
 struct SideRecord {
   std::string engine_id;
   std::uint32_t block_size = 1;
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;
   std::int64_t first_token_time = 0;  // CLOCK_MONOTONIC, ns; 0: none
   std::int64_t second_token_time = 0;

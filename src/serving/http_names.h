@@ -12,6 +12,8 @@ namespace baton::serving {
 
 // "1": the answer's end carries a `baton` object with the records of the hand-over.
 inline constexpr std::string_view kDebugHeader = "X-Baton-Debug";
+// Of answers: the hand-over's id, 32 hex digits.
+inline constexpr std::string_view kTransferHeader = "X-Baton-Transfer-Id";
 inline constexpr std::string_view kRequestIdHeader = "X-Request-Id";
 
 // The client's X-Request-Id if it is short and plain, else a new name. A router gives both legs the

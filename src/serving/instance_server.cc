@@ -92,13 +92,15 @@ class InstanceServerImpl : public InstanceServer {
       return;
     }
     const bool known = path == "/health" || path == "/metrics" || path == "/version" ||
-                       path == "/baton/instance" || path == "/v1/models";
+                       path == "/baton/instance" || path == "/v1/models" ||
+                       path == "/debug/transfers";
     if (!known) return not_found(*writer, request);
     if (request.method != "GET") return wrong_method(*writer, request, "GET");
     if (path == "/health") return health(*writer);
     if (path == "/metrics") return metrics(*writer);
     if (path == "/version") return writer->respond(200, kJson, version_body());
     if (path == "/baton/instance") return writer->respond(200, kJson, to_json(describe()));
+    if (path == "/debug/transfers") return writer->respond(200, kJson, log_.page(request.query));
     models(*writer);
   }
 
@@ -247,7 +249,7 @@ class InstanceServerImpl : public InstanceServer {
   }
 
   ApiResult<void> set_transfer(const CompletionRequest& request, engine::Request& run,
-                               AnswerContext& context) const {
+                               AnswerContext& context) {
     if (!request.kv) return {};
     const KvTransferParams& kv = *request.kv;
     context.debug = kv.debug;
@@ -260,13 +262,16 @@ class InstanceServerImpl : public InstanceServer {
           "--kv-transfer-config",
           "kv_transfer_params");
     }
+    context.log = &log_;
     if (kv.do_remote_decode) {
       const TransferId transfer = kv.transfer_id.value_or(TransferId::random());
+      context.transfer = transfer;
       run.remote_decode = engine::RemoteDecode{transfer, kv.first_token};
       context.offer = RemoteOffer{transfer, agent->control_address(), 1};
       context.offer->address.engine_id = agent->id().engine_id;
       context.offer->address.incarnation = agent->id().incarnation;
     } else {
+      context.transfer = *kv.transfer_id;
       run.remote_prefill =
           engine::RemotePrefill{*kv.transfer_id, kv.binding, kv.peer, kv.first_token};
       context.remote_prefill = true;
@@ -315,6 +320,7 @@ class InstanceServerImpl : public InstanceServer {
 
   const InstanceServerOptions options_;
   const std::int64_t created_;
+  TransferLog log_;
   Served served_;
   std::size_t longest_piece_ = 1;
   std::atomic<bool> ready_{false};

@@ -4,6 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/check.h"
 #include "base/log.h"
 
@@ -44,6 +47,26 @@ void announce_port(int fd, std::uint16_t port) {
 std::string base_url(std::string_view host, std::uint16_t port) {
   const bool v6 = host.find(':') != std::string_view::npos;
   return v6 ? fmt::format("http://[{}]:{}", host, port) : fmt::format("http://{}:{}", host, port);
+}
+
+void complain(std::string_view who, std::string_view text) {
+  while (true) {
+    const std::size_t end = text.find('\n');
+    fmt::print(stderr, "{}: {}\n", who, text.substr(0, end));
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string seconds_problem(std::string_view flag, double value) {
+  constexpr double kMost = 7 * 24 * 3600;
+  if (std::isfinite(value) && value > 0 && value <= kMost) return "";
+  return fmt::format("{} must be more than 0 and at most {} seconds, and is {}", flag, kMost,
+                     value);
+}
+
+Duration from_seconds(double seconds) {
+  return std::chrono::milliseconds(std::max(1LL, std::llround(seconds * 1000)));
 }
 
 bool is_loopback(std::string_view host) {

@@ -31,6 +31,13 @@ void announce_port(int fd, std::uint16_t port);
 // "http://127.0.0.1:8000"; brackets around IPv6 addresses.
 std::string base_url(std::string_view host, std::uint16_t port);
 
+// One line of standard error for each line of the text.
+void complain(std::string_view who, std::string_view text);
+
+// Flags in seconds: what is wrong with the value ("" if nothing), and the value as a duration.
+std::string seconds_problem(std::string_view flag, double value);
+Duration from_seconds(double seconds);
+
 bool is_loopback(std::string_view host);
 // One warning line if the host is not this machine's own.
 void warn_if_exposed(std::string_view host, std::string_view what);

@@ -10,6 +10,7 @@
 #include "handover/legs.h"
 #include "http/sse.h"
 #include "serving/answers.h"
+#include "serving/http_names.h"
 
 namespace baton::serving {
 namespace {
@@ -19,7 +20,36 @@ using handover::LegAction;
 
 // How long P's record may come after D's last token, and how long P's leg may go on after that.
 constexpr Duration kPrefillGrace = std::chrono::seconds(1);
+// How long D may take to say what it makes of P's end, before its silence counts as an end too.
+constexpr Duration kVerdictGrace = std::chrono::milliseconds(500);
 constexpr std::size_t kBodyMax = 64 << 20;
+
+// In the words of hand-over causes where they fit.
+std::string_view cause_of(http::CallFailure failure) {
+  switch (failure) {
+    case http::CallFailure::kBadUrl:
+    case http::CallFailure::kRefused:
+    case http::CallFailure::kUnreachable:
+      return "instance_unreachable";
+    case http::CallFailure::kTimedOut:
+      return "instance_silent";
+    case http::CallFailure::kReset:
+    case http::CallFailure::kClosedEarly:
+      return "instance_died";
+    case http::CallFailure::kMalformed:
+      return "instance_error";
+    case http::CallFailure::kCancelled:
+      return "cancelled";
+  }
+  return "instance_error";
+}
+
+// How a leg was lost, where its server did not say so itself.
+struct Loss {
+  int status = 502;
+  std::string_view cause = "instance_error";
+  std::string reason;
+};
 
 // A leg's HTTP call.
 struct Call {
@@ -62,19 +92,27 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     step([&](Actions& actions) {
       if (hold_until_ != kNever && at >= hold_until_) decode_complete(actions);
       if (linger_until_ != kNever && at >= linger_until_) cancel_call(prefill_);
-      leg_error_ = {};  // a deadline is no leg's own error
+      if (verdict_until_ != kNever && at >= verdict_until_) {
+        verdict_until_ = kNever;
+        if (!after_first_) return fail(Leg::kPrefill, prefill_loss_, actions);
+        legs_.on_ended(Leg::kPrefill, at, actions);
+      }
+      if (at < legs_.next_deadline()) return;
+      leg_error_ = {};
+      leg_error_.cause = "deadline";
       legs_.on_time(at, actions);
     });
   }
 
   void on_silent(std::size_t index, const std::string& reason) override {
     step([&](Actions& actions) {
+      const Loss loss = {504, "instance_silent", reason};
       if (index == context_.decode.index) {
-        fail(Leg::kDecode, 504, reason, actions);
+        fail(Leg::kDecode, loss, actions);
         cancel_call(decode_);
       }
       if (index == context_.prefill.index) {
-        prefill_lost(504, reason, actions);
+        prefill_lost(loss, actions);
         cancel_call(prefill_);
       }
     });
@@ -82,7 +120,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
   void cancel() override {
     step([&](Actions& actions) {
-      fail(Leg::kDecode, 503, "the router is stopping", actions);
+      fail(Leg::kDecode, Loss{503, "router_stopping", "the router is stopping"}, actions);
       cancel_call(decode_);
       cancel_call(prefill_);
     });
@@ -166,13 +204,13 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     const bool streamed = from.status == 200 && (leg == Leg::kPrefill || context_.stream);
     if (!streamed) {
       if (from.body.size() + bytes.size() > kBodyMax) {
-        return lose(leg, 502, "its answer is too long", actions);
+        return lose(leg, {502, "instance_error", "its answer is too long"}, actions);
       }
       from.body += bytes;
       return;
     }
     Result<std::vector<http::SseEvent>> events = from.events.push(bytes);
-    if (!events) return lose(leg, 502, events.error().message, actions);
+    if (!events) return lose(leg, {502, "instance_error", events.error().message}, actions);
     for (const http::SseEvent& event : *events) {
       if (from.failed || from.complete) return;
       if (leg == Leg::kPrefill) {
@@ -189,6 +227,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
         return on_prefilled(event, actions);
       case PrefillEvent::Kind::kHandover:
         prefill_record_ = std::move(event.record);
+        handover_outcome_ = event.outcome;
         if (event.outcome != "done") {
           log::warning("transfer {}: {} at {}: {}", context_.plan.transfer.to_string(),
                        event.outcome, context_.prefill.info.engine_id,
@@ -201,8 +240,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
         if (hold_until_ != kNever) decode_complete(actions);
         return;
       case PrefillEvent::Kind::kError:
-        leg_error_ = event.error;
-        return prefill_lost(event.error.status, event.error.message, actions);
+        return prefill_lost(told(event.error), actions);
       case PrefillEvent::Kind::kOther:
         return;
     }
@@ -227,8 +265,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
       case DecodeEvent::Kind::kRole:
         return;  // the answer's head has it
       case DecodeEvent::Kind::kError:
-        leg_error_ = event.error;
-        return fail(Leg::kDecode, event.error.status, event.error.message, actions);
+        return fail(Leg::kDecode, told(event.error), actions);
       case DecodeEvent::Kind::kDone:
         decode_.complete = true;
         return decode_ended(actions);
@@ -265,17 +302,14 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     from.over = true;
     if (from.failed || from.complete) return;
     if (from.status != 200) {
-      leg_error_ = parse_error_body(from.status, from.body);
-      const std::string message = leg_error_.message;
-      if (leg == Leg::kDecode) return fail(leg, from.status, message, actions);
-      return prefill_lost(from.status, message, actions);
+      return lose(leg, told(parse_error_body(from.status, from.body)), actions);
     }
     if (leg == Leg::kDecode && !context_.stream) {
       from.complete = true;
       plain_ = take_record(from.body, decode_record_);
       return decode_ended(actions);
     }
-    lose(leg, 502, "its stream ended without [DONE]", actions);
+    lose(leg, {502, "instance_died", "its stream ended without [DONE]"}, actions);
   }
 
   void on_call_error(Leg leg, const http::CallError& error, Actions& actions) {
@@ -284,37 +318,54 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     if (error.failure == http::CallFailure::kCancelled && legs_.finished()) return;
     const bool timed_out = error.failure == http::CallFailure::kTimedOut;
     if (!timed_out) pool_.suspect(picked(leg).index, error.message);
-    lose(leg, timed_out ? 504 : 502, fmt::format("{}: {}", to_string(error.failure), error.message),
+    lose(leg,
+         {timed_out ? 504 : 502, cause_of(error.failure),
+          fmt::format("{}: {}", to_string(error.failure), error.message)},
          actions);
   }
 
-  void lose(Leg leg, int status, const std::string& reason, Actions& actions) {
-    leg_error_ = {};
-    if (leg == Leg::kDecode) return fail(leg, status, reason, actions);
-    prefill_lost(status, reason, actions);
+  // The leg's server said itself what was wrong: its words are kept for the client.
+  Loss told(const ApiError& error) {
+    leg_error_ = error;
+    return {error.status, "", error.message};
   }
 
-  // P's leg broke. Once the prompt is prefilled, or where D is set to compute what it did not get,
-  // the outcome is D's to tell: it may hold everything already, it learns of P's end by itself, and
-  // its own answer says what became of the request. A refusal by P always counts.
-  void prefill_lost(int status, const std::string& reason, Actions& actions) {
-    if (prefill_.failed || prefill_.complete) return;
+  void lose(Leg leg, const Loss& loss, Actions& actions) {
+    if (leg == Leg::kDecode) return fail(leg, loss, actions);
+    prefill_lost(loss, actions);
+  }
+
+  // P's leg broke. A refusal by P, or an end before its prompt was computed, ends the request,
+  // unless D is set to compute what it did not get. Once P had pinned its blocks the outcome is D's
+  // to tell: it may hold everything already, and it learns of P's end by itself. A D that still
+  // queues, and so says nothing, is not waited for long.
+  void prefill_lost(const Loss& loss, Actions& actions) {
+    if (prefill_.failed || prefill_.complete || verdict_until_ != kNever) return;
     const bool recompute = context_.decode.info.kv_load_failure_policy == "recompute";
     const bool refused = prefill_.status != 0 && prefill_.status != 200;
-    if (refused || !(prefilled_ || recompute)) return fail(Leg::kPrefill, status, reason, actions);
-    prefill_.failed = true;
+    if (refused || !(prefilled_ || recompute)) return fail(Leg::kPrefill, loss, actions);
     log::warning("transfer {}: the leg at {} ended early, {} decides: {}",
                  context_.plan.transfer.to_string(), context_.prefill.url, context_.decode.url,
-                 reason);
+                 loss.reason);
+    if (!recompute && !after_first_ && handover_outcome_ != "done") {
+      prefill_loss_ = loss;
+      verdict_until_ = now() + kVerdictGrace;
+      return;
+    }
+    prefill_.failed = true;
     legs_.on_ended(Leg::kPrefill, now(), actions);
     if (hold_until_ != kNever) decode_complete(actions);
   }
 
-  void fail(Leg leg, int status, const std::string& reason, Actions& actions) {
+  void fail(Leg leg, const Loss& loss, Actions& actions) {
     Call& from = call(leg);
     if (from.failed || from.complete) return;
     from.failed = true;
-    legs_.on_failed(leg, status, reason, now(), actions);
+    if (!loss.cause.empty()) {
+      leg_error_ = {};
+      leg_error_.cause = loss.cause;
+    }
+    legs_.on_failed(leg, loss.status, loss.reason, now(), actions);
   }
 
   void cancel_call(Call& which) {
@@ -359,10 +410,16 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   void open_stream() {
     if (stream_open_) return;
     stream_open_ = true;
-    writer_->start_stream(200, std::string(http::kSseContentType), {{"Cache-Control", "no-cache"}});
+    writer_->start_stream(200, std::string(http::kSseContentType), answer_headers(true));
     if (context_.head.endpoint == Endpoint::kChat) {
       writer_->write(http::format_sse(role_chunk_body(context_.head)));
     }
+  }
+
+  http::Headers answer_headers(bool streamed) const {
+    http::Headers headers = {{std::string(kTransferHeader), context_.plan.transfer.to_string()}};
+    if (streamed) headers.add("Cache-Control", "no-cache");
+    return headers;
   }
 
   void cancel_leg(Leg leg) {
@@ -383,9 +440,10 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     ApiError error = leg_error_;
     const bool refusal = action.status >= 400 && action.status < 500;
     error.status = action.status == 0 ? 502 : action.status;
+    error.transfer_id = context_.plan.transfer.to_string();
     if (refusal && !error.message.empty()) return error;
     error.param.clear();
-    error.transfer_id = context_.plan.transfer.to_string();
+    if (error.cause.empty()) error.cause = "instance_error";
     error.prefill = context_.prefill.info.engine_id;
     error.decode = context_.decode.info.engine_id;
     error.message = fmt::format("{} (transfer {}, prefill {} at {}, decode {} at {})",
@@ -428,7 +486,8 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
         debug ? routed_record(context_.plan.transfer, prefill_record_, decode_record_) : "";
     if (!context_.stream) {
       return writer_->respond(200, kJson,
-                              debug ? with_record(std::move(plain_), record) : std::move(plain_));
+                              debug ? with_record(std::move(plain_), record) : std::move(plain_),
+                              answer_headers(false));
     }
     open_stream();
     if (debug) writer_->write(http::format_sse(record_chunk_body(context_.head, record)));
@@ -452,8 +511,9 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   Call prefill_;
   Call decode_;
   std::vector<std::shared_ptr<http::CallHandle>> to_cancel_;
-  std::string chunk_;  // the one announced to legs_
-  std::string plain_;  // D's plain answer
+  std::string chunk_;             // the one announced to legs_
+  std::string plain_;             // D's plain answer
+  std::string handover_outcome_;  // as P told it
   std::string prefill_record_;
   std::string decode_record_;
   ApiError leg_error_;        // of the leg that failed last
@@ -464,8 +524,10 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   bool client_gone_ = false;
   bool errored_ = false;
   bool finished_ = false;
-  Time hold_until_ = kNever;    // D is through, P's record is awaited
-  Time linger_until_ = kNever;  // P's leg is cut then
+  Time hold_until_ = kNever;     // D is through, P's record is awaited
+  Time linger_until_ = kNever;   // P's leg is cut then
+  Time verdict_until_ = kNever;  // P's leg broke, D is to say what became of the request
+  Loss prefill_loss_;
 };
 
 }  // namespace

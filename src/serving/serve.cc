@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <thread>
 
@@ -23,14 +22,12 @@ namespace {
 using Problems = std::vector<std::string>;
 
 std::chrono::milliseconds to_milliseconds(double seconds) {
-  return std::chrono::milliseconds(std::llround(seconds * 1000));
+  return std::chrono::duration_cast<std::chrono::milliseconds>(from_seconds(seconds));
 }
 
 void check_seconds(std::string_view flag, double value, Problems& problems) {
-  constexpr double kMost = 7 * 24 * 3600;
-  if (std::isfinite(value) && value > 0 && value <= kMost) return;
-  problems.push_back(
-      fmt::format("{} must be more than 0 and at most {} seconds, and is {}", flag, kMost, value));
+  const std::string problem = seconds_problem(flag, value);
+  if (!problem.empty()) problems.push_back(problem);
 }
 
 void check_dtype(const std::string& dtype, engine::EngineOptions& out, Problems& problems) {
@@ -116,15 +113,6 @@ void add_lines(std::string_view prefix, std::string_view lines, Problems& proble
   }
 }
 
-void complain(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    fmt::print(stderr, "baton serve: {}\n", text.substr(0, end));
-    if (end == std::string_view::npos) return;
-    text.remove_prefix(end + 1);
-  }
-}
-
 struct Loaded {
   std::unique_ptr<model::Model> model;
   std::shared_ptr<const model::Tokenizer> tokenizer;
@@ -156,6 +144,11 @@ void log_serving(const engine::Engine& engine, const std::string& url, const std
   }
 }
 
+Exit exit_of(Errc code) {
+  if (code == Errc::kInvalidArgument || code == Errc::kUnsupported) return Exit::kUsage;
+  return code == Errc::kAlreadyExists ? Exit::kListen : Exit::kOther;  // its control port
+}
+
 // From a listening server to the stop signal.
 Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engine_options,
                  const std::string& path, InstanceServer& server) {
@@ -164,13 +157,13 @@ Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engin
   model_options.kv_dtype = engine_options.kv_dtype;
   Result<Loaded> loaded = load(path, model_options);
   if (!loaded) {
-    complain(loaded.error().message);
+    complain("baton serve", loaded.error().message);
     return Exit::kModel;
   }
   auto engine = engine::Engine::create(std::move(loaded->model), loaded->tokenizer, engine_options);
   if (!engine) {
-    complain(engine.error().message);
-    return engine.error().code == Errc::kInvalidArgument ? Exit::kUsage : Exit::kOther;
+    complain("baton serve", engine.error().message);
+    return exit_of(engine.error().code);
   }
   server.attach({engine->get(), loaded->tokenizer.get(), loaded->chat_template.get()});
   const std::string name =
@@ -193,6 +186,7 @@ Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
   check_seconds("--peer-timeout", options.peer_timeout, problems);
   check_seconds("--lease", options.lease, problems);
   check_seconds("--transfer-timeout", options.transfer_timeout, problems);
+  check_seconds("--drain-timeout", options.drain_timeout, problems);
   out.poison_blocks = options.poison_blocks;
   if (!options.kv_transfer_config.empty()) {
     const auto config = parse_kv_transfer_config(options.kv_transfer_config);
@@ -210,14 +204,15 @@ Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
 Exit run_serve(const ServeOptions& options) {
   const auto engine = engine_options(options);
   if (!engine) {
-    complain(engine.error().message);
+    complain("baton serve", engine.error().message);
     return Exit::kUsage;
   }
   const Result<std::string> path = find_model(options.model);
   if (!path) {
-    complain(path.error().message);
+    complain("baton serve", path.error().message);
     return Exit::kModel;
   }
+  if (engine->agent) log::set_name(engine->agent->engine_id);
   if (options.no_prefix_caching) {
     log::info("--no-enable-prefix-caching: nothing to switch off, requests share no prefixes yet");
   }
@@ -230,7 +225,7 @@ Exit run_serve(const ServeOptions& options) {
   if (server_options.model_names.empty()) server_options.model_names = {options.model};
   auto server = InstanceServer::start(std::move(server_options));
   if (!server) {
-    complain(server.error().message);
+    complain("baton serve", server.error().message);
     return Exit::kListen;
   }
   announce_port(options.announce_fd, (*server)->port());

@@ -4,22 +4,24 @@ namespace baton::serving {
 
 void TransferLog::add(const TransferId& transfer, std::string record) {
   const std::lock_guard lock(mutex_);
-  if (records_.size() == kRecordsMax) records_.pop_front();
-  records_.emplace_back(transfer, std::move(record));
+  entries_.push_back({transfer.to_string(), std::move(record)});
+  if (entries_.size() > capacity_) entries_.pop_front();
 }
 
-std::string TransferLog::to_json(const std::optional<TransferId>& only) const {
+std::string TransferLog::page(std::string_view query) const {
+  const std::size_t at = query.find("id=");
+  std::string_view wanted = at == std::string_view::npos ? "" : query.substr(at + 3);
+  wanted = wanted.substr(0, wanted.find('&'));
+  std::string out = R"({"transfers":[)";
   const std::lock_guard lock(mutex_);
-  std::string body = R"({"transfers":[)";
   bool first = true;
-  for (const auto& [transfer, record] : records_) {
-    if (only && transfer != *only) continue;
-    if (!first) body += ',';
+  for (const Entry& entry : entries_) {
+    if (!wanted.empty() && entry.id != wanted) continue;
+    if (!first) out += ',';
     first = false;
-    body += record;
+    out += entry.record;
   }
-  body += "]}";
-  return body;
+  return out + "]}";
 }
 
 }  // namespace baton::serving

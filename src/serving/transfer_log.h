@@ -1,13 +1,11 @@
-// The last hand-overs that ended at this instance, for whoever looks into one afterwards:
-// GET /debug/transfers. A ring: the oldest record makes room. Any thread.
+// The last hand-overs of an instance, for GET /debug/transfers. Any thread.
 #pragma once
 
 #include <cstddef>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 
 #include "baton/ids.h"
 
@@ -15,18 +13,22 @@ namespace baton::serving {
 
 class TransferLog {
  public:
-  static constexpr std::size_t kRecordsMax = 1024;
+  explicit TransferLog(std::size_t capacity = 256) : capacity_(capacity) {}
 
-  // `record` is a JSON object (side_record() of completion_answer.h).
+  // `record` is a JSON object (side_record()).
   void add(const TransferId& transfer, std::string record);
 
-  // {"transfers": [...]}, oldest first: all of them, or those of one transfer (a retried one has
-  // several).
-  std::string to_json(const std::optional<TransferId>& only) const;
+  // {"transfers": [...]}, oldest first; of one transfer where the query says id=HEX.
+  std::string page(std::string_view query) const;
 
  private:
+  struct Entry {
+    std::string id;
+    std::string record;
+  };
+  const std::size_t capacity_;
   mutable std::mutex mutex_;
-  std::deque<std::pair<TransferId, std::string>> records_;
+  std::deque<Entry> entries_;
 };
 
 }  // namespace baton::serving
