@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -87,6 +88,8 @@ class ServerConnection final : public Connection,
   tcp::socket socket_;
   const std::string peer_;
   std::shared_ptr<Deadline> deadline_;
+  // Where the pending read writes: apart, because what was read before is parsed meanwhile.
+  std::array<char, kReadSize> incoming_;
   beast::flat_buffer buffer_;  // read and not yet parsed
   std::optional<Parser> parser_;
   std::shared_ptr<Exchange> exchange_;  // while kAnswering
@@ -156,7 +159,7 @@ void ServerConnection::read() {
   if (reading_ || at_end_ || state_ == State::kClosed) return;
   if (state_ == State::kAnswering && buffer_.size() > core_->options.header_limit) return;
   reading_ = true;
-  socket_.async_read_some(buffer_.prepare(kReadSize),
+  socket_.async_read_some(asio::buffer(incoming_),
                           [self = shared_from_this()](error_code error, std::size_t size) {
                             self->on_read(error, size);
                           });
@@ -165,7 +168,7 @@ void ServerConnection::read() {
 void ServerConnection::on_read(const error_code& error, std::size_t size) {
   reading_ = false;
   if (state_ == State::kClosed) return;
-  buffer_.commit(size);
+  buffer_.commit(asio::buffer_copy(buffer_.prepare(size), asio::buffer(incoming_, size)));
   if (error) {
     at_end_ = true;
     // A client that half-closes after its request still gets an answer that is ready.

@@ -41,8 +41,9 @@ class ResponseWriter {
 
   // Runs once, on the server's thread, as soon as the client is known to be gone before its answer
   // was sent to the end: it closed or half-closed the connection, did not read, or the server
-  // stops. At once if that has happened already. Never after the answer was sent. The callback must
-  // not block and is dropped after the answer. Replaces an earlier one.
+  // stops. If that has happened already, it runs soon after the call, once the server has stopped
+  // on the calling thread. Never after the answer was sent or aborted. The callback must not block
+  // and is dropped after the answer. Replaces an earlier one.
   virtual void on_closed(std::function<void()> callback) = 0;
   // False once the client is known to be gone or the answer is complete.
   virtual bool is_open() const = 0;

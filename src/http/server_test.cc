@@ -123,6 +123,29 @@ TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
   sender.join();
 }
 
+TEST(HttpServer, TakesRequestsThatComeWhileOthersAreAnswered) {
+  std::vector<std::string> paths;
+  Desk desk;
+  const Handler keep = desk.handler();
+  const auto server = start([&](Request request, Writer writer) {
+    paths.push_back(request.path);
+    keep(std::move(request), std::move(writer));
+  });
+  TestSocket socket = TestSocket::connect(server->port());
+  socket.send("GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
+  desk.next()->respond(200, "text/plain", "1");
+  EXPECT_THAT(socket.read_response(), EndsWith("1"));
+  const Writer second = desk.next();
+  socket.send("GET /c/long/path HTTP/1.1\r\n\r\nGET /d HTTP/1.1\r\n\r\n");
+  second->respond(200, "text/plain", "2");
+  EXPECT_THAT(socket.read_response(), EndsWith("2"));
+  desk.next()->respond(200, "text/plain", "3");
+  EXPECT_THAT(socket.read_response(), EndsWith("3"));
+  desk.next()->respond(200, "text/plain", "4");
+  EXPECT_THAT(socket.read_response(), EndsWith("4"));
+  EXPECT_THAT(paths, ::testing::ElementsAre("/a", "/b", "/c/long/path", "/d"));
+}
+
 TEST(HttpServer, TakesARequestByteByByte) {
   const auto server = start(echo);
   TestSocket socket = TestSocket::connect(server->port());
