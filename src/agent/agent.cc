@@ -1,0 +1,254 @@
+// The public API: checks the caller's arguments on the caller's thread and hands what is sound to
+// the owner thread.
+#include "baton/agent.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstdlib>
+
+#include "agent/fault_fabric.h"
+#include "agent/make_agent.h"
+#include "agent/owner.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "fabric/shm/shm_fabric.h"
+#include "layout/geometry_check.h"
+
+namespace baton {
+namespace {
+
+constexpr std::size_t kEngineIdMax = 128;
+constexpr std::uint32_t kTransfersMax = 1U << 18;  // well inside a slot's 20-bit index
+
+Status check_engine_id(std::string_view field, const std::string& engine_id) {
+  if (engine_id.empty() || engine_id.size() > kEngineIdMax) {
+    return fail(Errc::kInvalidArgument, fmt::format("{} has {} characters, 1 to {} are allowed",
+                                                    field, engine_id.size(), kEngineIdMax));
+  }
+  for (const char c : engine_id) {
+    if (std::isprint(static_cast<unsigned char>(c)) == 0) {
+      return fail(Errc::kInvalidArgument,
+                  fmt::format("{} contains byte {:#04x}, only printable characters are allowed",
+                              field, static_cast<unsigned char>(c)));
+    }
+  }
+  return {};
+}
+
+Status check_positive(std::string_view field, std::chrono::milliseconds value) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);
+  if (value > std::chrono::milliseconds{0} && value <= kLongest) return {};
+  return fail(Errc::kInvalidArgument, fmt::format("{} is {} ms, 1 to {} are allowed", field,
+                                                  value.count(), kLongest.count()));
+}
+
+Status check_address(const PeerAddress& peer) {
+  if (peer.host.empty()) return fail(Errc::kInvalidArgument, "peer.host is empty");
+  if (peer.port == 0) return fail(Errc::kInvalidArgument, "peer.port is 0");
+  return check_engine_id("peer.engine_id", peer.engine_id);
+}
+
+Status check_transfer(TransferId transfer) {
+  if (transfer.is_null()) return fail(Errc::kInvalidArgument, "transfer is the null id");
+  return {};
+}
+
+Status busy() {
+  return fail(Errc::kResourceExhausted, "the agent's queue of submissions is full");
+}
+
+OwnerOptions owner_options(const AgentOptions& options) {
+  OwnerOptions owner;
+  owner.host = options.host;
+  owner.port = options.port;
+  owner.spin = options.spin;
+  // The protocol notices silence itself, by whole messages, at peer_timeout, and names it; the
+  // channel closes what is left: drips of bytes, half a frame, output that nobody reads.
+  owner.channel.peer_timeout = options.peer_timeout * 3 / 2;
+  owner.channel.stranger_timeout =
+      std::min<Duration>(options.peer_timeout, std::chrono::seconds(2));
+  owner.channel.connect_timeout = owner.channel.stranger_timeout;
+  return owner;
+}
+
+handover::Config handover_config(const AgentOptions& options, const Geometry& geometry,
+                                 const PeerId& id, const fabric::Capabilities& capabilities) {
+  handover::Config config;
+  config.id = id;
+  config.role = options.role;
+  config.mode = options.mode;
+  config.geometry = geometry;
+  config.verify_blocks = options.verify_blocks;
+  config.peer_timeout = options.peer_timeout;
+  config.lease = options.lease;
+  config.lease_renewal = options.lease_renewal;
+  config.transfer_timeout = options.transfer_timeout;
+  config.transfers_max = options.transfers_max;
+  config.quarantine_blocks_max = options.quarantine_blocks_max;
+  config.fabric = capabilities.name;
+  config.delivery_complete = capabilities.delivery_complete;
+  config.writes_in_flight_max = capabilities.writes_in_flight_max;
+  config.write_bytes_max = capabilities.write_bytes_max;
+  config.immediates_max = capabilities.immediates_max;
+  return config;
+}
+
+class AgentImpl final : public Agent {
+ public:
+  AgentImpl(const AgentOptions& options, const Geometry& geometry, const PeerId& id,
+            std::unique_ptr<Owner> owner)
+      : options_(options), geometry_(geometry), id_(id), owner_(std::move(owner)) {}
+
+  Status claim(TransferId transfer, const PeerAddress& peer) override {
+    if (auto ok = consumes("claim"); !ok) return ok;
+    if (auto ok = check_transfer(transfer); !ok) return ok;
+    if (auto ok = check_address(peer); !ok) return ok;
+    return submit(ClaimCall{transfer, peer});
+  }
+
+  Status register_blocks(Registration registration) override {
+    if (auto ok = consumes("register_blocks"); !ok) return ok;
+    if (auto ok = check_transfer(registration.transfer); !ok) return ok;
+    if (auto ok = check_address(registration.peer); !ok) return ok;
+    if (auto ok = handover::check_registration(geometry_, registration); !ok) return ok;
+    if (auto ok = has_place(owner_->open_decode()); !ok) return ok;
+    return submit(std::move(registration));
+  }
+
+  Status withdraw(TransferId transfer) override {
+    if (auto ok = consumes("withdraw"); !ok) return ok;
+    if (auto ok = check_transfer(transfer); !ok) return ok;
+    return submit(WithdrawCall{transfer});
+  }
+
+  Status expect(TransferId transfer, std::uint32_t prompt_tokens) override {
+    if (auto ok = produces("expect"); !ok) return ok;
+    if (auto ok = check_transfer(transfer); !ok) return ok;
+    if (auto ok = has_place(owner_->open_prefill()); !ok) return ok;
+    return submit(ExpectCall{transfer, prompt_tokens});
+  }
+
+  Status ready(ReadyPiece piece) override {
+    if (auto ok = produces("ready"); !ok) return ok;
+    if (auto ok = check_transfer(piece.transfer); !ok) return ok;
+    if (auto ok = handover::check_ready(geometry_, piece); !ok) return ok;
+    // Mostly for a transfer that is expected already and so has its place: half of the count.
+    if (auto ok = has_place(owner_->open_prefill() / 2); !ok) return ok;
+    return submit(std::move(piece));
+  }
+
+  Status cancel(TransferId transfer) override {
+    if (auto ok = check_transfer(transfer); !ok) return ok;
+    return submit(CancelCall{transfer});
+  }
+
+  int event_fd() const override { return owner_->events().fd(); }
+  std::size_t poll_events(std::span<Event> out) override { return owner_->events().take(out); }
+
+  const PeerId& id() const override { return id_; }
+  PeerAddress control_address() const override {
+    return {options_.host, owner_->port(), id_.engine_id, id_.incarnation};
+  }
+  const AgentMetrics& metrics() const override { return owner_->metrics(); }
+
+ private:
+  Status consumes(std::string_view call) const {
+    return role_allows(Role::kProducer, call, "producer");
+  }
+  Status produces(std::string_view call) const {
+    return role_allows(Role::kConsumer, call, "consumer");
+  }
+  Status role_allows(Role refused, std::string_view call, std::string_view name) const {
+    if (options_.role != refused) return {};
+    return fail(Errc::kUnsupported, fmt::format("{} was called and role is {}", call, name));
+  }
+
+  Status has_place(std::uint32_t open) const {
+    if (open < options_.transfers_max) return {};
+    return fail(Errc::kResourceExhausted,
+                fmt::format("{} transfers are open or their events not taken, transfers_max is {}",
+                            open, options_.transfers_max));
+  }
+
+  Status submit(Submission&& submission) {
+    if (!owner_->submit(std::move(submission))) return busy();
+    return {};
+  }
+
+  const AgentOptions options_;
+  const Geometry geometry_;
+  const PeerId id_;
+  const std::unique_ptr<Owner> owner_;
+};
+
+}  // namespace
+
+Status check_options(const AgentOptions& options) {
+  if (auto ok = check_engine_id("engine_id", options.engine_id); !ok) return ok;
+  if (auto ok = check_positive("peer_timeout", options.peer_timeout); !ok) return ok;
+  if (auto ok = check_positive("lease", options.lease); !ok) return ok;
+  if (auto ok = check_positive("lease_renewal", options.lease_renewal); !ok) return ok;
+  if (auto ok = check_positive("transfer_timeout", options.transfer_timeout); !ok) return ok;
+  if (options.lease_renewal >= options.lease) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("lease_renewal is {} ms, it must be below lease, which is {} ms",
+                            options.lease_renewal.count(), options.lease.count()));
+  }
+  if (options.transfers_max == 0 || options.transfers_max > kTransfersMax) {
+    return fail(Errc::kInvalidArgument, fmt::format("transfers_max is {}, 1 to {} are allowed",
+                                                    options.transfers_max, kTransfersMax));
+  }
+  return {};
+}
+
+PeerId make_peer_id(const AgentOptions& options) {
+  PeerId id{options.engine_id, 0};
+  while (id.incarnation == 0) id.incarnation = random_u64();
+  return id;
+}
+
+Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geometry& geometry,
+                                          const PeerId& id,
+                                          std::unique_ptr<fabric::Fabric> fabric) {
+  auto ok = check_options(options);
+  if (ok) ok = layout::validate(geometry, layout::Whose::kOurs);
+  if (!ok) return tl::unexpected(ok.error());
+  if (const char* text = std::getenv("BATON_FAULT")) {
+    const auto fault = Fault::parse(text);
+    if (!fault) return tl::unexpected(fault.error());
+    fabric = std::make_unique<FaultFabric>(std::move(fabric), *fault);
+  }
+  ok = fabric->register_regions(geometry.regions);
+  if (!ok) return tl::unexpected(ok.error());
+  const auto config = handover_config(options, geometry, id, fabric->capabilities());
+  auto owner = Owner::create(owner_options(options), config, std::move(fabric));
+  if (!owner) return tl::unexpected(owner.error());
+  if (!(*owner)->listens_on_loopback()) {
+    log::warning(
+        "the control channel listens on {}:{}, which other hosts can reach, and peers are not "
+        "authenticated: whoever connects can read and write KV blocks",
+        options.host, (*owner)->port());
+  }
+  return std::make_unique<AgentImpl>(options, geometry, id, std::move(*owner));
+}
+
+Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,
+                                             const Geometry& geometry) {
+  // Before the fabric is made, so that its errors do not hide the caller's.
+  auto ok = check_options(options);
+  if (ok) ok = layout::validate(geometry, layout::Whose::kOurs);
+  if (!ok) return tl::unexpected(ok.error());
+  if (options.mode == Mode::kPull) {
+    return fail(Errc::kUnsupported, "mode is pull, only push is offered by this build");
+  }
+  if (options.fabric != "shm") {
+    return fail(Errc::kUnsupported, fmt::format("fabric is '{}', known is 'shm'", options.fabric));
+  }
+  const PeerId id = make_peer_id(options);
+  auto fabric = fabric::shm::make_shm_fabric();
+  if (!fabric) return tl::unexpected(fabric.error());
+  return make_agent(options, geometry, id, std::move(*fabric));
+}
+
+}  // namespace baton

@@ -1,0 +1,358 @@
+#include "agent/owner.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace baton {
+namespace {
+
+constexpr std::uint64_t kWakeTag = 1;
+constexpr std::uint64_t kFabricTag = 2;
+
+template <typename... Fs>
+struct Overload : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overload(Fs...) -> Overload<Fs...>;
+
+}  // namespace
+
+Owner::Owner(const OwnerOptions& options, const handover::Config& config, Poller poller,
+             std::unique_ptr<fabric::Fabric> fabric)
+    : options_(options),
+      config_(config),
+      poller_(std::move(poller)),
+      fabric_(std::move(fabric)),
+      hasher_(config_.geometry),
+      decode_(config_, *this, metrics_),
+      prefill_(config_, *this, metrics_) {}
+
+Result<std::unique_ptr<Owner>> Owner::create(const OwnerOptions& options,
+                                             const handover::Config& config,
+                                             std::unique_ptr<fabric::Fabric> fabric) {
+  auto poller = Poller::create();
+  if (!poller) return tl::unexpected(poller.error());
+  std::unique_ptr<Owner> owner(new Owner(options, config, std::move(*poller), std::move(fabric)));
+  auto channel =
+      ControlChannel::create(options.channel, options.host, options.port, owner->poller_, *owner);
+  if (!channel) return tl::unexpected(channel.error());
+  owner->channel_ = std::move(*channel);
+  auto added = owner->poller_.add(owner->wake_.fd(), EPOLLIN, kWakeTag);
+  if (added) added = owner->poller_.add(owner->fabric_->wait_fd(), EPOLLIN, kFabricTag);
+  if (!added) return tl::unexpected(added.error());
+  owner->thread_ = std::thread([raw = owner.get()] { raw->run(); });
+  return owner;
+}
+
+Owner::~Owner() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  wake_.wake();
+  thread_.join();
+}
+
+// --- from other threads
+// ----------------------------------------------------------------------------------------------
+
+bool Owner::submit(Submission&& submission) {
+  const bool decode = std::holds_alternative<Registration>(submission);
+  const bool prefill = std::holds_alternative<ExpectCall>(submission) ||
+                       std::holds_alternative<ReadyPiece>(submission);
+  if (decode) submitted_decode_.fetch_add(1);
+  if (prefill) submitted_prefill_.fetch_add(1);
+  if (!submissions_.try_push(std::move(submission))) {
+    if (decode) submitted_decode_.fetch_sub(1);
+    if (prefill) submitted_prefill_.fetch_sub(1);
+    return false;
+  }
+  wake_.wake();
+  return true;
+}
+
+std::uint32_t Owner::open_prefill() const {
+  return open_prefill_.load() + submitted_prefill_.load() + events_.waiting();
+}
+
+std::uint32_t Owner::open_decode() const {
+  return open_decode_.load() + submitted_decode_.load() + events_.waiting();
+}
+
+// --- the loop
+// --------------------------------------------------------------------------------------------------------
+
+void Owner::run() {
+  ::pthread_setname_np(::pthread_self(), "baton-owner");
+  idle_since_ = now_ = now();
+  while (!stop_.load(std::memory_order_relaxed)) {
+    if (turn()) {
+      idle_since_ = now_;
+    } else if (now_ - idle_since_ >= options_.spin) {
+      rest();
+    }
+  }
+  drain();
+}
+
+// One look at everything; true: there is more to do at once. No step takes longer than one slice of
+// copying.
+bool Owner::turn() {
+  now_ = now();
+  bool more = take_submissions();
+  look_at_sockets(Duration{0});
+  more |= channel_->handle_backlog(now_);
+  more |= move_bytes();
+  decode_.on_time(now_);
+  prefill_.on_time(now_);
+  more |= prefill_.work(now_);
+  more |= decode_.work(now_);
+  channel_->flush(now_);
+  publish();
+  return more;
+}
+
+void Owner::rest() {
+  wake_.about_to_sleep();
+  if (submissions_.size() == 0 && !stop_.load() && !fabric_->busy()) {
+    const Time until = next_deadline();
+    look_at_sockets(until == kNever ? Poller::kForever : until - now_);
+  }
+  wake_.awake();
+  idle_since_ = now();
+}
+
+Time Owner::next_deadline() const {
+  return std::min({channel_->next_deadline(), decode_.next_deadline(), prefill_.next_deadline()});
+}
+
+bool Owner::take_submissions() {
+  if (batch_next_ == batch_.size()) {
+    submissions_.take_all(batch_);
+    batch_next_ = 0;
+  }
+  const std::size_t end = std::min(batch_.size(), batch_next_ + kSubmissionsPerTurn);
+  while (batch_next_ < end) submit_to_sides(batch_[batch_next_++]);
+  if (batch_next_ < batch_.size()) return true;
+  batch_.clear();
+  batch_next_ = 0;
+  return false;
+}
+
+void Owner::submit_to_sides(Submission& submission) {
+  std::visit(Overload{
+                 [&](ClaimCall& call) { decode_.claim(call.transfer, call.peer, now_); },
+                 [&](Registration& call) {
+                   decode_.register_blocks(std::move(call), now_);
+                   open_decode_.store(decode_.open_transfers());
+                   submitted_decode_.fetch_sub(1);
+                 },
+                 [&](WithdrawCall& call) { decode_.withdraw(call.transfer, now_); },
+                 [&](ExpectCall& call) {
+                   prefill_.expect(call.transfer, call.prompt_tokens, now_);
+                   open_prefill_.store(prefill_.open_transfers());
+                   submitted_prefill_.fetch_sub(1);
+                 },
+                 [&](ReadyPiece& call) {
+                   prefill_.ready(std::move(call), now_);
+                   open_prefill_.store(prefill_.open_transfers());
+                   submitted_prefill_.fetch_sub(1);
+                 },
+                 [&](CancelCall& call) {
+                   decode_.cancel(call.transfer, now_);
+                   prefill_.cancel(call.transfer, now_);
+                 },
+             },
+             submission);
+}
+
+// Time-outs are judged by the time before the look, so that bytes which came while this thread was
+// stopped count.
+void Owner::look_at_sockets(Duration timeout) {
+  const auto events = poller_.wait(timeout);
+  const Time looked = now_;
+  if (timeout > Duration{0}) now_ = now();
+  for (const epoll_event& event : events) {
+    if (event.data.u64 == kWakeTag) {
+      wake_.drain();
+    } else if (event.data.u64 != kFabricTag) {
+      channel_->handle(event.data.u64, event.events, now_);
+    }
+  }
+  channel_->handle_timers(looked);
+}
+
+bool Owner::move_bytes() {
+  const std::size_t count = fabric_->poll(fabric_events_);
+  now_ = now();
+  for (std::size_t i = 0; i < count; ++i) hand_to_sides(fabric_events_[i]);
+  return count == fabric_events_.size() || fabric_->busy();
+}
+
+void Owner::hand_to_sides(const fabric::FabricEvent& event) {
+  using Kind = fabric::FabricEvent::Kind;
+  const auto outbound = static_cast<handover::Outbound>(event.outbound.value);
+  const auto inbound = static_cast<handover::Inbound>(event.inbound.value);
+  switch (event.kind) {
+    case Kind::kConnected:
+      return prefill_.on_connected(outbound, now_);
+    case Kind::kConnectFailed:
+      return prefill_.on_connect_failed(outbound, event.error, now_);
+    case Kind::kWriteDone:
+      return prefill_.on_write_done(event.context, now_);
+    case Kind::kWriteFailed:
+      return prefill_.on_write_failed(event.context, event.error, now_);
+    case Kind::kOutboundClosed:
+      return prefill_.on_outbound_closed(outbound, now_);
+    case Kind::kImmediate:
+      return decode_.on_immediate(inbound, event.immediate, now_);
+    case Kind::kInboundFenced:
+      return decode_.on_fenced(inbound, now_);
+  }
+}
+
+void Owner::publish() {
+  open_prefill_.store(prefill_.open_transfers(), std::memory_order_relaxed);
+  open_decode_.store(decode_.open_transfers(), std::memory_order_relaxed);
+}
+
+// The end: peers are told, nothing new is posted, and what is posted completes while the caller's
+// memory is still there.
+void Owner::drain() {
+  stopping_ = true;
+  now_ = now();
+  const Time until = now_ + options_.drain;
+  decode_.shutdown(now_);
+  prefill_.shutdown(now_);
+  while (now_ < until) {
+    const bool copying = move_bytes();
+    channel_->flush(now_);
+    if (prefill_.writes_in_flight() == 0 && !channel_->has_unsent()) break;
+    look_at_sockets(copying ? Duration{0} : Duration{std::chrono::milliseconds(1)});
+  }
+  if (prefill_.writes_in_flight() > 0) {
+    log::warning("{} writes were still under way when the agent ended",
+                 prefill_.writes_in_flight());
+  }
+}
+
+// --- control channel
+// -------------------------------------------------------------------------------------------------
+
+void Owner::on_open(ConnId conn, bool dialed) {
+  if (stopping_) return;
+  if (dialed) {
+    decode_.on_link_up(conn.value, now_);
+  } else {
+    prefill_.on_link_accepted(conn.value, now_);
+  }
+}
+
+void Owner::on_frame(ConnId conn, const wire::Frame& frame) {
+  if (stopping_) return;
+  if (conn.dialed()) {
+    decode_.on_frame(conn.value, frame, now_);
+  } else {
+    prefill_.on_frame(conn.value, frame, now_);
+  }
+}
+
+void Owner::on_bad_stream(ConnId conn, const Error& error) {
+  if (stopping_) return;
+  log::debug("control connection with {}: {}", channel_->peer_text(conn), error.message);
+  if (conn.dialed()) {
+    decode_.on_bad_stream(conn.value, error, now_);
+  } else {
+    prefill_.on_bad_stream(conn.value, error, now_);
+  }
+}
+
+void Owner::on_close(ConnId conn, CloseReason reason, const std::string& text) {
+  if (stopping_) return;
+  if (reason == CloseReason::kHalfFrame || reason == CloseReason::kNotReading) {
+    metrics_.refused_messages.add();
+  }
+  log::debug("control connection {}: {}: {}", conn.value, to_string(reason), text);
+  if (conn.dialed()) {
+    decode_.on_link_down(conn.value, text, now_);
+  } else {
+    prefill_.on_link_down(conn.value, text, now_);
+  }
+}
+
+handover::LinkId Owner::dial(const PeerAddress& peer) {
+  return channel_->dial(peer.host, peer.port, now_).value;
+}
+
+void Owner::hang_up(handover::LinkId link) {
+  channel_->close_after_flush(ConnId{link}, now_);
+}
+
+void Owner::send(handover::LinkId link, std::span<const std::byte> frame) {
+  channel_->send(ConnId{link}, frame, now_);
+}
+
+void Owner::trust(handover::LinkId link) {
+  channel_->admit(ConnId{link}, now_);
+}
+
+// --- fabric
+// ----------------------------------------------------------------------------------------------------------
+
+Result<handover::Port::InboundOffer> Owner::open_inbound(const PeerId& writer) {
+  auto inbound = fabric_->open_inbound(writer);
+  if (!inbound) return tl::unexpected(inbound.error());
+  return InboundOffer{static_cast<handover::Inbound>(inbound->id.value), std::move(inbound->offer)};
+}
+
+void Owner::fence_inbound(handover::Inbound inbound) {
+  fabric_->fence_inbound(fabric::InboundId{static_cast<std::uint32_t>(inbound)});
+}
+
+Result<handover::Outbound> Owner::connect(const PeerId& receiver, std::span<const std::byte> offer,
+                                          std::span<const Region> regions) {
+  auto outbound = fabric_->connect(receiver, offer, regions);
+  if (!outbound) return tl::unexpected(outbound.error());
+  return static_cast<handover::Outbound>(outbound->value);
+}
+
+void Owner::close_outbound(handover::Outbound outbound) {
+  fabric_->close_outbound(fabric::OutboundId{static_cast<std::uint32_t>(outbound)});
+}
+
+Status Owner::post(const handover::WriteOp& write) {
+  fabric::Write out;
+  out.to = fabric::OutboundId{static_cast<std::uint32_t>(write.to)};
+  out.local_region = write.local_region;
+  out.local_offset = write.local_offset;
+  out.remote_region = write.remote_region;
+  out.remote_offset = write.remote_offset;
+  out.length = write.length;
+  out.immediate = write.immediate;
+  out.context = write.context;
+  return fabric_->post(out);
+}
+
+std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {
+  return hasher_.hash_block(group, block);
+}
+
+// --- engine
+// ----------------------------------------------------------------------------------------------------------
+
+void Owner::deliver(Event&& event) {
+  if (stopping_) return;
+  event.times.told = now().time_since_epoch().count();
+  if (event.kind == Event::Kind::kEnded && event.outcome == Outcome::kFailed) {
+    log::warning("{} of transfer {} (binding {}, attempt {}) with {} failed: {}: {}",
+                 event.side == Side::kPrefill ? "prefill side" : "decode side",
+                 event.transfer.to_string(), event.attempt.binding, event.attempt.attempt,
+                 event.peer.empty() ? "nobody" : event.peer, to_string(event.cause), event.text);
+  }
+  events_.push(std::move(event));
+}
+
+}  // namespace baton
