@@ -172,15 +172,13 @@ void DecodeSide::Impl::on_stopped(std::uint32_t peer, const wire::Stopped& messa
   }
 }
 
-// P's word that it has drained is believed when nothing can still be on its way: the fabric
-// completes on delivery, or every write carried an immediate and all of them are counted. A failed
-// write on another fabric leaves the fence.
+// P's word that it has drained is believed when nothing can still be on its way: no write failed,
+// and either the fabric completes on delivery, or every write carried an immediate and all of them
+// are counted. Otherwise only the fence helps.
 void DecodeSide::Impl::note_drained(std::uint32_t index, const wire::Stopped& message, Time now) {
   Attempt& a = attempts[index];
-  if (config.delivery_complete) {
-    a.drained_immediates = 0;
-  } else if (message.clean) {
-    a.drained_immediates = message.immediates;
+  if (message.clean) {
+    a.drained_immediates = config.delivery_complete ? 0 : message.immediates;
   } else if (a.inbound == peers[a.peer].inbound) {
     give_up(a.peer, Cause::kFabric, "a write failed and may still be on its way", now);
   }
@@ -457,6 +455,7 @@ void DecodeSide::Impl::attempt_time(std::uint32_t index, Time now) {
   }
   if (now >= a.resend_at && ready(a)) {
     metrics.retransmits.add();
+    offer_again(a.peer, now);
     return repeat(index, now);
   }
   set_attempt_timer(index);

@@ -84,6 +84,7 @@ struct DecodeSide::Impl {
     Time dial_at = kNever;
     Duration dial_gap{};
     Time renew_at = kNever;
+    Time offered_at{};
     Duration ping_gap{};
     Duration renew_gap{};
     bool verify = false;
@@ -135,6 +136,8 @@ struct DecodeSide::Impl {
   void refuse_peer(std::uint32_t index, const std::string& field, const std::string& ours,
                    const std::string& theirs, Time now);
   void send_hello(std::uint32_t index, Time now);
+  void send_offer(std::uint32_t index, Time now);
+  void offer_again(std::uint32_t index, Time now);
   void send_renewals(std::uint32_t index, Time now);
   void send_ping(std::uint32_t index, Time now);
   void peer_time(std::uint32_t index, Time now);

@@ -311,8 +311,18 @@ bool DecodeSide::Impl::open_session(std::uint32_t index, Time now) {
   peer.renew_at = now + peer.renew_gap;
   metrics.peers_connected.add(1);
   port.trust(peer.link);
-  send(peer, wire::Offer{peer.offer}, now);
+  send_offer(index, now);
   return true;
+}
+
+void DecodeSide::Impl::send_offer(std::uint32_t index, Time now) {
+  peers[index].offered_at = now;
+  send(peers[index], wire::Offer{peers[index].offer}, now);
+}
+
+// With a Register that has to be repeated: the offer may be what was lost. P knows it by its bytes.
+void DecodeSide::Impl::offer_again(std::uint32_t index, Time now) {
+  if (now >= peers[index].offered_at + config.resend_min) send_offer(index, now);
 }
 
 // Another process answers where an older incarnation was: that one is gone.
