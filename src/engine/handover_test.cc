@@ -442,6 +442,7 @@ TEST_F(HandoverTest, PoisonsBlocksBeforeTheyAreGranted) {
     }
     return true;
   }));
+  decode_.reset();  // before the answer that it tells
 }
 
 TEST_F(HandoverTest, EndsWithTransfersOpen) {

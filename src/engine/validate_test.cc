@@ -19,7 +19,7 @@ constexpr RequestLimits kLimits{.vocab_size = 100,
 
 Request good() {
   Request request;
-  request.id = "r";
+  request.id = std::string("r");
   request.prompt = {1, 2, 3};
   return request;
 }
