@@ -36,7 +36,12 @@ class DuplicateFinder {
 };
 
 // The rules of a block list: as many groups as the geometry has, a block for each block of the
-// range, ids within the pool, none twice. `range` begins at a block boundary.
+// range, ids within the pool. `range` begins at a block boundary. Cheap enough for an engine's
+// step.
+Status check_block_shape(const Geometry& pool, const TokenRange& range,
+                         std::span<const std::span<const BlockId>> lists);
+
+// And none twice in its group.
 Status check_block_lists(const Geometry& pool, const TokenRange& range,
                          std::span<const std::span<const BlockId>> lists, DuplicateFinder& finder);
 
