@@ -63,15 +63,19 @@ def collect(port, path, body, on_text=None):
 
 
 def record(port, transfer_id):
-    found = stack.request(port, "GET", f"/debug/transfers?id={transfer_id}").json["transfers"]
-    return found[0] if found else None
+    """One side's record of a hand-over. P's comes with its last completion, which may be after D's answer."""
+    find = lambda: stack.request(port, "GET", f"/debug/transfers?id={transfer_id}").json["transfers"]  # noqa: E731
+    try:
+        return stack.wait_for("a record", find, 5)[-1]
+    except AssertionError:
+        return None
 
 
 def timeline(transfer_id, prefill, decode):
     """Both sides' points on one line, milliseconds after the registration: CLOCK_MONOTONIC is one clock for a host."""
     p, d = prefill["times"], decode["times"]
     begin = d["registered"]
-    points = {"registered": begin, "ready": p["ready"], "first_write": p["first_write"], "last_byte": p["last_byte"],
+    points = {"registered": begin, "ready": p["ready"], "first_write": p["first_write"], "last_byte": d["last_byte"],
               "decode_told": d["told"], "first_token": p["first_token"] or d["first_token"],
               "second_token": d["second_token"]}
     return {"transfer_id": transfer_id, "prompt_tokens": decode["prompt_tokens"], "bytes": prefill["bytes"],

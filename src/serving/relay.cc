@@ -18,8 +18,10 @@ namespace {
 using handover::Leg;
 using handover::LegAction;
 
-// How long P's record may come after D's last token, and how long P's leg may go on after that.
+// How long P's record may come after D's last token where the client asked for it, and how long
+// P's leg may go on after D's: it ends by itself with its last completion.
 constexpr Duration kPrefillGrace = std::chrono::seconds(1);
+constexpr Duration kPrefillLinger = std::chrono::seconds(5);
 // How long D may take to say what it makes of P's end, before its silence counts as an end too.
 constexpr Duration kVerdictGrace = std::chrono::milliseconds(500);
 constexpr std::size_t kBodyMax = 64 << 20;
@@ -425,9 +427,11 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   void cancel_leg(Leg leg) {
     Call& which = call(leg);
     if (which.over) return;
-    // D is through: P's leg is about to end by itself, and is cut only if it does not.
-    if (leg == Leg::kPrefill && decode_.complete && prefilled_) {
-      linger_until_ = now() + kPrefillGrace;
+    // D is through. Unless it computed the prompt itself, P has handed over, whether its word has
+    // come or not, and is about to end: its leg is cut only if it does not.
+    const bool recompute = context_.decode.info.kv_load_failure_policy == "recompute";
+    if (leg == Leg::kPrefill && decode_.complete && (prefilled_ || !recompute)) {
+      linger_until_ = now() + kPrefillLinger;
       return;
     }
     metrics_.legs_cancelled.add();
