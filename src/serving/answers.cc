@@ -41,14 +41,13 @@ ApiError error_of(const engine::Output& output, const AnswerContext& context) {
   error.message = output.error.message;
   if (!output.handover || output.handover->outcome == Outcome::kDone) return error;
   const Event& event = *output.handover;
+  const std::string& peer = event.peer.empty() ? context.peer : event.peer;
   const bool is_prefill = event.side == Side::kPrefill;
   error.status = http_status(event.cause);
   error.cause = to_string(event.cause);
   error.transfer_id = event.transfer.to_string();
-  error.prefill = is_prefill ? context.engine_id : event.peer;
-  error.decode = is_prefill ? event.peer : context.engine_id;
-  error.message = fmt::format("hand-over {} from {} to {} failed ({}): {}", error.transfer_id,
-                              error.prefill, error.decode, error.cause, event.text);
+  error.prefill = is_prefill ? context.engine_id : peer;
+  error.decode = is_prefill ? peer : context.engine_id;
   return error;
 }
 
@@ -198,14 +197,15 @@ class PrefillAnswer : public Answer {
       choice.token_ids = output.tokens;
       choice.show_token_ids = context_.show_token_ids;
       choice.finish_reason = finish_name(engine::FinishReason::kHandedOver);
-      const Usage usage = {output.prompt_tokens, static_cast<std::uint32_t>(output.tokens.size())};
+      const Usage usage = {context_.prompt_tokens,
+                           static_cast<std::uint32_t>(output.tokens.size())};
       writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where()),
                        transfer_header(context_));
       return;
     }
     Prefilled prefilled;
     prefilled.transfer_id = context_.offer->transfer.to_string();
-    prefilled.prompt_tokens = output.prompt_tokens;
+    prefilled.prompt_tokens = context_.prompt_tokens;
     if (!output.tokens.empty()) prefilled.first_token = output.tokens.front();
     prefilled.first_text = output.text;
     writer_->start_stream(200, std::string(http::kSseContentType), stream_headers(context_));

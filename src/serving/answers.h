@@ -34,6 +34,8 @@ struct AnswerContext {
   std::optional<TransferId> transfer;  // of P's or D's leg
   TransferLog* log = nullptr;          // where their records go; outlives the answer
   std::string engine_id;
+  std::string peer;                 // D: the engine id of P
+  std::uint32_t prompt_tokens = 0;  // of the request
   std::uint32_t block_size = 1;
 };
 

@@ -272,6 +272,7 @@ class InstanceServerImpl : public InstanceServer {
       context.offer->address.incarnation = agent->id().incarnation;
     } else {
       context.transfer = *kv.transfer_id;
+      context.peer = kv.peer.engine_id;
       run.remote_prefill =
           engine::RemotePrefill{*kv.transfer_id, kv.binding, kv.peer, kv.first_token};
       context.remote_prefill = true;
@@ -303,6 +304,7 @@ class InstanceServerImpl : public InstanceServer {
     if (!prompt) return tl::unexpected<ApiError>(prompt.error());
     const ApiResult<std::uint32_t> limit = token_limit(request, prompt->size());
     if (!limit) return tl::unexpected<ApiError>(limit.error());
+    context.prompt_tokens = static_cast<std::uint32_t>(prompt->size());
     run.id = fmt::format("{}-{}", context.head.id, next_request_++);
     run.prompt = std::move(*prompt);
     run.sampling = std::move(request.sampling);

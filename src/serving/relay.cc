@@ -311,7 +311,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
       plain_ = take_record(from.body, decode_record_);
       return decode_ended(actions);
     }
-    lose(leg, {502, "instance_died", "its stream ended without [DONE]"}, actions);
+    lose(leg, {502, "instance_died", "its stream broke off"}, actions);
   }
 
   void on_call_error(Leg leg, const http::CallError& error, Actions& actions) {

@@ -44,19 +44,21 @@ UpstreamPool::UpstreamPool(Options options, http::Client& client, OnSilent on_si
 ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::string& model) {
   const std::lock_guard lock(mutex_);
   Instance* best = nullptr;
-  bool any_up = false;
+  std::vector<std::string> names;
   for (Instance& instance : instances_) {
     if (instance.stage != stage || !instance.up) continue;
-    any_up = true;
+    names.insert(names.end(), instance.info.models.begin(), instance.info.models.end());
     if (!serves(instance.info, model)) continue;
     const bool better = best == nullptr || instance.running < best->running ||
                         (instance.running == best->running && instance.picked_at < best->picked_at);
     if (better) best = &instance;
   }
-  if (best == nullptr && any_up) {
+  if (best == nullptr && !names.empty()) {
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
     return refuse(404,
-                  fmt::format("The model `{}` does not exist: no {} instance serves it", model,
-                              to_string(stage)),
+                  fmt::format("The model `{}` does not exist: {} instances serve {}", model,
+                              to_string(stage), fmt::join(names, ", ")),
                   "model");
   }
   if (best == nullptr) return refuse(503, missing(stage));

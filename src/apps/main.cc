@@ -1,0 +1,207 @@
+// The `baton` command line: flags and wiring only. What the commands do is in serving/.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "serving/route.h"
+#include "serving/serve.h"
+#include "serving/up.h"
+#include "serving/version.h"
+
+namespace {
+
+using baton::serving::Exit;
+using baton::serving::RouteOptions;
+using baton::serving::ServeOptions;
+using baton::serving::UpOptions;
+
+constexpr char kAbout[] =
+    "Baton: LLM serving with prefill and decode in separate processes.\n"
+    "\n"
+    "The prefill instance computes a prompt and pushes its KV cache into the decode instance's\n"
+    "memory; a router starts both at once and answers as one OpenAI-compatible server.\n"
+    "\n"
+    "  baton up                          all three on this machine; prints a curl line to try\n"
+    "\n"
+    "  baton serve MODEL --port 8100 --kv-transfer-config \\\n"
+    "    '{\"kv_connector\": \"BatonConnector\", \"kv_role\": \"kv_producer\"}'       prefill\n"
+    "  baton serve MODEL --port 8200 --kv-transfer-config \\\n"
+    "    '{\"kv_connector\": \"BatonConnector\", \"kv_role\": \"kv_consumer\"}'       decode\n"
+    "  baton route --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200\n"
+    "\n"
+    "Without --kv-transfer-config `baton serve` answers requests alone.\n"
+    "`baton COMMAND --help` lists a command's flags.";
+
+constexpr char kFooter[] =
+    "Exit codes: 0 stopped as asked; 1 other trouble; 2 a flag, value or configuration is wrong;\n"
+    "3 the model's weights are missing or unreadable; 4 a port is in use or cannot be listened "
+    "on.\n"
+    "Environment: BATON_LOG_LEVEL (debug, info, warning, error, off), BATON_SMOLLM2 (its GGUF "
+    "file),\n"
+    "BATON_MODELS (folder of models), VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT (hand-over control).";
+
+constexpr char kModelHelp[] =
+    "a GGUF file, or smollm2 (found in BATON_SMOLLM2, BATON_MODELS or build/models)";
+
+// Flags that `up` hands on to both instances, word for word.
+void add_shared_flags(CLI::App& app, ServeOptions& options) {
+  app.add_option("--served-model-name", options.served_model_names,
+                 "name(s) in the API; default: MODEL as typed");
+  app.add_option("--dtype", options.dtype, "KV cache: auto (bfloat16), bfloat16, float32")
+      ->capture_default_str();
+  app.add_option("--block-size", options.block_size, "tokens a KV block")->capture_default_str();
+  app.add_option("--max-model-len", options.max_model_len,
+                 "context in tokens; default: the model's");
+  app.add_option("--max-num-seqs", options.max_num_seqs, "requests that run at once");
+  app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
+                 "tokens a step; longer prompts are cut into chunks");
+  app.add_option("--threads", options.threads, "compute threads; default: one a core");
+  app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes, "at most this much KV cache");
+  app.add_option("--peer-timeout", options.peer_timeout,
+                 "seconds without a word until a peer counts as silent")
+      ->capture_default_str();
+  app.add_option("--lease", options.lease, "seconds that finished blocks are held without renewal")
+      ->capture_default_str();
+  app.add_option("--transfer-timeout", options.transfer_timeout, "seconds for one hand-over")
+      ->capture_default_str();
+  app.add_flag("--verify-blocks", options.verify_blocks,
+               "debug: hash every block on both sides; unlike hashes fail the hand-over");
+  app.add_flag("--poison-blocks", options.poison_blocks,
+               "debug: fill blocks with a pattern before they are granted");
+}
+
+void add_announce(CLI::App& app, int& fd) {
+  app.add_option("--announce-fd", fd)->group("");
+}
+
+CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
+  CLI::App* serve = app.add_subcommand("serve", "one instance: prefill, decode, or both");
+  serve->add_option("model", options.model, kModelHelp)->required();
+  serve->add_option("--host", options.host, "address to listen on")->capture_default_str();
+  serve->add_option("--port", options.port, "0: any free one")->capture_default_str();
+  add_shared_flags(*serve, options);
+  serve->add_option("--tensor-parallel-size", options.tensor_parallel_size, "1 in this release")
+      ->capture_default_str();
+  serve->add_option(
+      "--kv-transfer-config", options.kv_transfer_config,
+      "JSON with vLLM's keys. kv_connector: BatonConnector or NixlPushConnector; kv_role:\n"
+      "kv_producer (prefill), kv_consumer (decode), kv_both; engine_id; kv_ip and kv_port of the\n"
+      "control channel (default 127.0.0.1, any free port); kv_load_failure_policy: fail, "
+      "recompute");
+  serve->add_flag("--no-enable-prefix-caching", options.no_prefix_caching,
+                  "accepted: requests share no prefixes yet");
+  serve
+      ->add_option("--drain-timeout", options.drain_timeout,
+                   "seconds that running requests may take after SIGTERM")
+      ->capture_default_str();
+  add_announce(*serve, options.announce_fd);
+  return serve;
+}
+
+CLI::App* add_route(CLI::App& app, RouteOptions& options) {
+  CLI::App* route =
+      app.add_subcommand("route", "the router: one API over prefill and decode instances");
+  route->add_option("--prefill", options.prefill, "URLs of prefill instances")->required();
+  route->add_option("--decode", options.decode, "URLs of decode instances")->required();
+  route
+      ->add_option("--first-token", options.first_token,
+                   "who gives the first token: prefill (at once) or decode (after the hand-over)")
+      ->capture_default_str();
+  route->add_option("--host", options.host, "address to listen on")->capture_default_str();
+  route->add_option("--port", options.port, "0: any free one")->capture_default_str();
+  route
+      ->add_option("--request-timeout", options.request_timeout,
+                   "seconds to a stream's first token, or to a whole plain answer")
+      ->capture_default_str();
+  route->add_option("--idle-timeout", options.idle_timeout, "longest silence of a stream, seconds")
+      ->capture_default_str();
+  route->add_option("--connect-timeout", options.connect_timeout, "to an instance, seconds")
+      ->capture_default_str();
+  route
+      ->add_option("--peer-timeout", options.peer_timeout,
+                   "seconds without an answer until an instance counts as silent")
+      ->capture_default_str();
+  route
+      ->add_option("--drain-timeout", options.drain_timeout,
+                   "seconds that running requests may take after SIGTERM")
+      ->capture_default_str();
+  add_announce(*route, options.announce_fd);
+  return route;
+}
+
+// Instance flags are parsed for their errors, then handed on as typed.
+CLI::App* add_up(CLI::App& app, UpOptions& options, ServeOptions& shared) {
+  CLI::App* up =
+      app.add_subcommand("up", "prefill, decode and router on this machine, until Ctrl-C");
+  up->add_option("model", options.model, kModelHelp)->capture_default_str();
+  up->add_option("--host", options.host, "address of the router")->capture_default_str();
+  up->add_option("--port", options.port, "of the router; 0: any free one")->capture_default_str();
+  up->add_option("--prefill-port", options.prefill_port, "0: any free one")->capture_default_str();
+  up->add_option("--decode-port", options.decode_port, "0: any free one")->capture_default_str();
+  up->add_option("--first-token", options.first_token, "prefill or decode")
+      ->check(CLI::IsMember({"prefill", "decode"}))
+      ->capture_default_str();
+  up->add_option("--kv-load-failure-policy", options.kv_load_failure_policy,
+                 "after a failed hand-over: fail or recompute")
+      ->check(CLI::IsMember({"fail", "recompute"}))
+      ->capture_default_str();
+  up->add_option("--drain-timeout", options.drain_timeout,
+                 "seconds that running requests may take after Ctrl-C")
+      ->capture_default_str();
+  add_shared_flags(*up, shared);
+  return up;
+}
+
+std::vector<std::string> shared_flags_as_typed(const CLI::App& up) {
+  CLI::App probe;
+  ServeOptions ignored;
+  add_shared_flags(probe, ignored);
+  std::vector<std::string> flags;
+  for (const CLI::Option* known : probe.get_options()) {
+    const CLI::Option* given = up.get_option_no_throw(known->get_name());
+    if (known->get_name() == "--help" || given == nullptr || given->count() == 0) continue;
+    flags.push_back(given->get_name());
+    if (known->get_items_expected_max() == 0) continue;  // a switch
+    for (const std::string& value : given->results()) flags.push_back(value);
+  }
+  return flags;
+}
+
+int report(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  app.exit(error);
+  return static_cast<int>(Exit::kUsage);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(kAbout, "baton");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "baton " + baton::serving::version());
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+  ServeOptions serve_options;
+  RouteOptions route_options;
+  UpOptions up_options;
+  ServeOptions shared;
+  const CLI::App* serve = add_serve(app, serve_options);
+  const CLI::App* route = add_route(app, route_options);
+  const CLI::App* up = add_up(app, up_options, shared);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return report(app, error);
+  }
+  baton::serving::hold_stop_signals();
+  Exit exit = Exit::kOther;
+  if (serve->parsed()) exit = baton::serving::run_serve(serve_options);
+  if (route->parsed()) exit = baton::serving::run_route(route_options);
+  if (up->parsed()) {
+    up_options.serve_flags = shared_flags_as_typed(*up);
+    up_options.model_names = shared.served_model_names;
+    exit = baton::serving::run_up(up_options);
+  }
+  return static_cast<int>(exit);
+}

@@ -1,0 +1,138 @@
+#include "serving/serve.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "serving/kv_transfer_config.h"
+#include "serving/route.h"
+
+namespace baton::serving {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kPublished[] = R"({"kv_connector":"NixlConnector","kv_buffer_device":"cuda",
+  "kv_role":"kv_producer","engine_id":"prefill-engine-001","kv_rank":0,
+  "kv_parallel_size":2,"kv_connector_extra_config":{"backends":["LIBFABRIC"]}})";
+
+TEST(KvTransferConfig, TakesVllmsKeys) {
+  const auto config = parse_kv_transfer_config(R"({"kv_connector": "NixlPushConnector",
+    "kv_role": "kv_consumer", "engine_id": "d1", "kv_rank": 1, "kv_parallel_size": 2,
+    "kv_buffer_device": "cpu", "kv_ip": "127.0.0.2", "kv_port": 5600,
+    "kv_connector_extra_config": {"backends": ["SHM"], "kv_lease_duration": 7},
+    "kv_load_failure_policy": "recompute"})");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->role, Role::kConsumer);
+  EXPECT_EQ(config->mode, Mode::kPush);
+  EXPECT_EQ(config->engine_id, "d1");
+  EXPECT_EQ(config->host, "127.0.0.2");
+  EXPECT_EQ(config->port, 5600);
+  EXPECT_EQ(config->lease, std::chrono::seconds(7));
+  EXPECT_EQ(config->load_failure_policy, engine::LoadFailurePolicy::kRecompute);
+}
+
+TEST(KvTransferConfig, NamesEveryFault) {
+  const std::pair<const char*, const char*> table[] = {
+      {"{kv", "invalid JSON"},
+      {"[]", "must be a JSON object, and is []"},
+      {R"({"kv_role": "kv_both"})", "kv_connector is missing; known are BatonConnector"},
+      {R"({"kv_connector": "BatonConnector"})", "kv_role is missing; known are kv_producer"},
+      {R"({"kv_connector": 5, "kv_role": "kv_both"})", "kv_connector must be a text, and is 5"},
+      {R"({"kv_connector": "X", "kv_role": "kv_both"})", "kv_connector X is unknown"},
+      {R"({"kv_connector": "NixlConnector", "kv_role": "kv_both"})", "pull mode, which is not in"},
+      {R"({"kv_connector": "BatonPullConnector", "kv_role": "kv_both"})", "BatonPullConnector"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_king"})", "kv_role kv_king is unknown"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_roll": 1})",
+       "unknown key \"kv_roll\"; known are kv_connector"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+           "kv_connector_extra_config": {"lees": 1}})",
+       "unknown key \"lees\"; known are backends"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+           "kv_connector_extra_config": {"backends": ["UCX"]}})",
+       "backends \"UCX\""},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_buffer_device": "cuda"})",
+       "kv_buffer_device cuda"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_port": 70000})",
+       "kv_port must be an integer from 0 to 65535, and is 70000"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "engine_id": ""})", "engine_id"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_load_failure_policy": "x"})",
+       "kv_load_failure_policy x is unknown"},
+  };
+  for (const auto& [json, words] : table) {
+    SCOPED_TRACE(json);
+    const auto config = parse_kv_transfer_config(json);
+    ASSERT_FALSE(config.has_value());
+    EXPECT_THAT(config.error().message, HasSubstr(words));
+  }
+}
+
+TEST(ServeOptions, ThePublishedCommandLineIsRefusedWithEveryReasonAtOnce) {
+  ServeOptions options;
+  options.model = "Qwen/Qwen3-32B";
+  options.dtype = "bfloat16";
+  options.tensor_parallel_size = 8;
+  options.max_model_len = 32768;
+  options.max_num_seqs = 8;
+  options.kv_transfer_config = kPublished;
+  const auto engine = engine_options(options);
+  ASSERT_FALSE(engine.has_value());
+  for (const char* words : {"--tensor-parallel-size 8", "kv_buffer_device cuda",
+                            "kv_connector NixlConnector asks for pull", "backends \"LIBFABRIC\""}) {
+    EXPECT_THAT(engine.error().message, HasSubstr(words));
+  }
+}
+
+TEST(ServeOptions, BecomeAnEngine) {
+  ServeOptions options;
+  options.block_size = 32;
+  options.max_model_len = 100;
+  options.max_num_seqs = 3;
+  options.peer_timeout = 1.5;
+  options.lease = 12;
+  options.verify_blocks = true;
+  options.kv_transfer_config = R"({"kv_connector": "BatonConnector", "kv_role": "kv_producer"})";
+  ::setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", "5601", 1);
+  const auto engine = engine_options(options);
+  ::unsetenv("VLLM_NIXL_SIDE_CHANNEL_PORT");
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  EXPECT_EQ(engine->block_size, 32U);
+  EXPECT_EQ(engine->max_num_seqs, 3U);
+  ASSERT_TRUE(engine->agent.has_value());
+  EXPECT_EQ(engine->agent->role, Role::kProducer);
+  EXPECT_EQ(engine->agent->port, 5601);
+  EXPECT_EQ(engine->agent->peer_timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(engine->agent->lease_renewal, std::chrono::seconds(2));
+  EXPECT_TRUE(engine->agent->verify_blocks);
+  EXPECT_FALSE(engine->agent->engine_id.empty());
+}
+
+TEST(ServeOptions, NameFlagAndValue) {
+  ServeOptions options;
+  options.dtype = "int3";
+  options.block_size = 0;
+  options.peer_timeout = -1;
+  const auto engine = engine_options(options);
+  ASSERT_FALSE(engine.has_value());
+  EXPECT_THAT(engine.error().message, HasSubstr("--dtype int3"));
+  EXPECT_THAT(engine.error().message,
+              HasSubstr("--block-size must be from 1 to 1024 tokens, and is 0"));
+  EXPECT_THAT(engine.error().message, HasSubstr("--peer-timeout"));
+}
+
+TEST(RouteOptions, NameFlagAndValue) {
+  RouteOptions options;
+  options.prefill = {"ftp://x", "http://127.0.0.1:1/v1"};
+  options.first_token = "both";
+  options.idle_timeout = 0;
+  const auto router = router_options(options);
+  ASSERT_FALSE(router.has_value());
+  for (const char* words :
+       {"ftp://x", "/v1", "--decode needs", "--first-token must be", "both", "--idle-timeout"}) {
+    EXPECT_THAT(router.error().message, HasSubstr(words));
+  }
+}
+
+}  // namespace
+}  // namespace baton::serving
