@@ -453,6 +453,18 @@ TEST_P(Conformance, AnOfferTakenBackUnusedIsFencedAtOnceAndVoid) {
   EXPECT_EQ(receiver.events.size(), 1U);
 }
 
+TEST_P(Conformance, AnOfferThatIsBeingFencedLetsNobodyInAgain) {
+  Peer& writer = world_->add("p");
+  Peer& receiver = world_->add("d");
+  const Pair pair = join(writer, receiver);
+  receiver.node->fence_inbound(pair.inbound);
+  world_->rest();
+  const auto again = writer.node->connect(receiver.id, pair.offer, receiver.node->regions());
+  ASSERT_TRUE(again);
+  ASSERT_TRUE(world_->until([&] { return told(writer, Kind::kConnectFailed, *again); }));
+  EXPECT_EQ(receiver.count(Kind::kInboundFenced), 0U);
+}
+
 TEST_P(Conformance, AConnectedWriterIsFencedByItsDeathOnly) {
   Peer& writer = world_->add("p");
   Peer& other = world_->add("q");

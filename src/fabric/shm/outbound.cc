@@ -97,6 +97,11 @@ void Outbound::on_readable() {
   events_.push(outbound_event(Kind::kConnected, id_));
 }
 
+void Outbound::on_receiver_dead() {
+  if (state_ == State::kConnecting) return connect_failed("the receiver's process died");
+  end("the receiver's process died");
+}
+
 // kResourceExhausted: nothing has come yet.
 Result<Welcome> Outbound::receive_welcome(std::vector<UniqueFd>& memfds) {
   std::vector<std::byte> bytes(welcome_bytes_max(remote_.size()));
@@ -170,6 +175,7 @@ Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>
 void Outbound::connect_failed(std::string why) {
   state_ = State::kEnded;
   socket_.reset();
+  receiver_ = {};
   mappings_.clear();
   events_.push(outbound_event(Kind::kConnectFailed, id_, std::move(why)));
 }
@@ -292,6 +298,7 @@ void Outbound::end(std::string why) {
   blocked_ = false;
   state_ = State::kEnding;
   socket_.reset();
+  receiver_ = {};  // its pidfd stays readable once it is dead
   why_ = std::move(why);
 }
 

@@ -33,8 +33,11 @@ class Outbound {
   bool open() const { return state_ == State::kOpen; }
   bool ended() const { return state_ == State::kEnded; }
 
+  int receiver_pidfd() const { return receiver_.pidfd(); }
+
   // The socket has something to say: the welcome, or the receiver's end.
   void on_readable();
+  void on_receiver_dead();
 
   // `local` is the address of the write's first byte, checked by the caller.
   Status post(const Write& write, const std::byte* local);

@@ -37,7 +37,14 @@ constexpr std::size_t kEventsHigh =
 constexpr std::size_t kOutboundsMax = 4096;
 
 // What an epoll entry stands for.
-enum class Source : std::uint32_t { kListener, kVisitor, kWriterSocket, kWriterProcess, kReceiver };
+enum class Source : std::uint32_t {
+  kListener,
+  kVisitor,
+  kWriterSocket,
+  kWriterProcess,
+  kReceiver,
+  kReceiverProcess
+};
 
 Token random_token() {
   const std::array<std::uint64_t, 2> words{random_u64(), random_u64()};
@@ -91,6 +98,7 @@ class ShmFabric final : public Fabric {
   bool send_welcome(int socket) const;
   void on_writer_dead(std::uint32_t id);
   void on_receiver(std::uint32_t id);
+  void on_receiver_dead(std::uint32_t id);
 
   void move_bytes();
   void flush(Outbound& outbound);
@@ -215,7 +223,11 @@ Result<OutboundId> ShmFabric::connect(const PeerId& receiver, std::span<const st
                        fmt::format("{}: {}", receiver.to_string(), outbound.error().message)));
     return id;
   }
-  if (!watch((*outbound)->socket(), Source::kReceiver, id.value)) return refused("epoll_ctl");
+  // The process is watched beside its socket, which a child of a dead receiver may hold open.
+  if (!watch((*outbound)->socket(), Source::kReceiver, id.value) ||
+      !watch((*outbound)->receiver_pidfd(), Source::kReceiverProcess, id.value)) {
+    return refused("epoll_ctl");
+  }
   outbounds_.emplace(id.value, std::move(*outbound));
   return id;
 }
@@ -380,6 +392,8 @@ void ShmFabric::on_ready(Source source, std::uint32_t id) {
       return on_writer_dead(id);
     case Source::kReceiver:
       return on_receiver(id);
+    case Source::kReceiverProcess:
+      return on_receiver_dead(id);
   }
 }
 
@@ -485,6 +499,13 @@ void ShmFabric::on_receiver(std::uint32_t id) {
   outbound->on_readable();
   if (outbound->open() && !was_open) warming_.push_back(id);
   if (outbound->open() && outbound->waits_for_writable) outbound->flush();
+  after_change(*outbound);
+}
+
+void ShmFabric::on_receiver_dead(std::uint32_t id) {
+  Outbound* outbound = find_outbound(id);
+  if (outbound == nullptr) return;
+  outbound->on_receiver_dead();
   after_change(*outbound);
 }
 

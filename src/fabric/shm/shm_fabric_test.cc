@@ -496,13 +496,36 @@ TEST(ShmDeath, WhatADeadWriterToldIsDeliveredBeforeItsFence) {
   Peer receiver(*receiver_node);
   Peer writer(*writer_node);
   const Joined joined = join(writer, receiver);
-  ASSERT_EQ(writer_node->post(std::vector<Write>(300, write(joined.outbound, 16, 7))).accepted,
-            300U);
-  ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kWriteDone) == 300; }));
+  // One datagram each: more than the receiver takes from a socket in one poll.
+  for (std::size_t i = 1; i <= 100; ++i) {
+    ASSERT_TRUE(writer_node->post({write(joined.outbound, 16, 7)}).status);
+    ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kWriteDone) == i; }));
+  }
   writer_node->signal(SIGKILL);
   ASSERT_TRUE(until({&receiver}, [&] { return receiver.count(Kind::kInboundFenced) == 1; }));
-  EXPECT_EQ(receiver.count(Kind::kImmediate), 300U);
+  EXPECT_EQ(receiver.count(Kind::kImmediate), 100U);
   EXPECT_EQ(receiver.events.back().kind, Kind::kInboundFenced);
+}
+
+TEST(ShmDeath, AReceiversDeathIsSeenThoughItsChildHoldsTheSocket) {
+  const auto receiver_node = fabric::testing::make_remote_node([] {
+    ::setpgid(0, 0);
+    (void)std::signal(SIGUSR1, [](int) {
+      if (::fork() == 0) {
+        while (true) ::pause();
+      }
+    });
+    return local_node();
+  });
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  join(writer, receiver);
+  ASSERT_EQ(::kill(receiver_node->pid(), SIGUSR1), 0);
+  receiver.pump();  // an answer: the signal was taken before
+  receiver_node->signal(SIGKILL);
+  EXPECT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_EQ(::kill(-receiver_node->pid(), SIGKILL), 0) << "the child was not there";
 }
 
 TEST(ShmDeath, PrivateMemoryOfADeadReceiverIsNotWritten) {
