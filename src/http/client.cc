@@ -126,7 +126,6 @@ class RunningCall final : public CallHandle, public std::enable_shared_from_this
   std::optional<Parser> parser_;
   bool connected_ = false;
   bool announced_ = false;
-  bool any_bytes_ = false;
   bool done_ = false;
   std::atomic<bool> cancelled_{false};
 };
@@ -230,7 +229,6 @@ void RunningCall::on_read(const error_code& error, std::size_t size) {
   if (done_) return;
   if (error == asio::error::eof) return on_end_of_stream();
   if (error) return fail(CallFailure::kReset, error.message());
-  any_bytes_ = true;
   idle_deadline_->set_after(call_.idle_timeout);
   buffer_.commit(size);
   parse();
@@ -280,8 +278,8 @@ void RunningCall::pass(std::string_view bytes) {
 
 void RunningCall::on_end_of_stream() {
   error_code error;
-  parser_->put_eof(error);
-  if (any_bytes_ && !error && parser_->is_done()) {
+  if (parser_->got_some()) parser_->put_eof(error);
+  if (!error && parser_->is_done()) {
     announce();
     return succeed();
   }
