@@ -34,6 +34,13 @@ using EightU = hn::RebindToUnsigned<Eight>;
 constexpr std::size_t kLanes = HWY_LANES(float);
 constexpr std::size_t kPanel = 2 * kLanes;
 
+// The sums of six rows fill the registers of AVX2. Left alone, g++ mixes the rows' steps and spills
+// some of them, which puts a store and a load into each chain of additions; this keeps their order.
+template <typename Vector>
+HWY_INLINE void done_here(Vector& sum) {
+  asm volatile("" : "+v"(sum.raw));
+}
+
 // kRows rows by kPanels panels: all sums in registers, the weights read once.
 template <std::size_t kRows, std::size_t kPanels>
 HWY_INLINE void multiply_tile(const std::uint32_t* HWY_RESTRICT panels, std::size_t pairs,
@@ -50,30 +57,35 @@ HWY_INLINE void multiply_tile(const std::uint32_t* HWY_RESTRICT panels, std::siz
     for (std::size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
   for (std::size_t p = 0; p < pairs; ++p) {
-    hn::Vec<WideU> words[kVectors];
+    const auto words = [&](std::size_t v) {
+      return hn::LoadU(du, panels + (v / 2 * pairs + p) * kPanel + v % 2 * kLanes);
+    };
     hn::Vec<Wide> weight[kVectors];
 #pragma GCC unroll 8
     for (std::size_t v = 0; v < kVectors; ++v) {
-      words[v] = hn::LoadU(du, panels + (v / 2 * pairs + p) * kPanel + v % 2 * kLanes);
-      weight[v] = hn::BitCast(d, hn::ShiftLeft<16>(words[v]));
+      weight[v] = hn::BitCast(d, hn::ShiftLeft<16>(words(v)));
     }
 #pragma GCC unroll 8
     for (std::size_t r = 0; r < kRows; ++r) {
       const auto value = hn::Set(d, x[r * x_stride + 2 * p]);
 #pragma GCC unroll 8
-      for (std::size_t v = 0; v < kVectors; ++v)
+      for (std::size_t v = 0; v < kVectors; ++v) {
         sum[r][v] = hn::MulAdd(value, weight[v], sum[r][v]);
+        done_here(sum[r][v]);
+      }
     }
 #pragma GCC unroll 8
     for (std::size_t v = 0; v < kVectors; ++v) {
-      weight[v] = hn::BitCast(d, hn::And(words[v], high_half));
+      weight[v] = hn::BitCast(d, hn::And(words(v), high_half));
     }
 #pragma GCC unroll 8
     for (std::size_t r = 0; r < kRows; ++r) {
       const auto value = hn::Set(d, x[r * x_stride + 2 * p + 1]);
 #pragma GCC unroll 8
-      for (std::size_t v = 0; v < kVectors; ++v)
+      for (std::size_t v = 0; v < kVectors; ++v) {
         sum[r][v] = hn::MulAdd(value, weight[v], sum[r][v]);
+        done_here(sum[r][v]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -117,16 +129,20 @@ void multiply_partly(const std::uint32_t* panel, std::size_t pairs, std::size_t 
   }
 }
 
+// How many panels to compute together: one or two rows alone leave registers free for several,
+// which hides the latency of the sums.
+std::size_t panels_together(std::size_t rows, std::size_t columns) {
+  if (rows == 1 && columns >= 4 * kPanel) return 4;
+  if (rows <= 2 && columns >= 2 * kPanel) return 2;
+  return 1;
+}
+
 void multiply(const std::uint32_t* panels, std::size_t pairs, std::size_t columns, const float* x,
               std::size_t x_stride, std::size_t rows, float* y, std::size_t y_stride) {
   std::size_t column = 0;
   while (column < columns) {
     const std::uint32_t* panel = panels + column * pairs;
-    // One to three rows alone leave registers free for several panels, which hides the latency of
-    // the sums.
-    const std::size_t together = rows == 1 && columns - column >= 4 * kPanel   ? 4
-                                 : rows <= 3 && columns - column >= 2 * kPanel ? 2
-                                                                               : 1;
+    const std::size_t together = panels_together(rows, columns - column);
     for (std::size_t r = 0; r < rows;) {
       const std::size_t group = balanced_group(rows - r, kMostRows);
       const float* from = x + r * x_stride;
@@ -220,6 +236,8 @@ HWY_INLINE void small_tile(const float* HWY_RESTRICT a, std::size_t a_stride,
       const auto value = hn::Set(d, a[r * a_stride + k]);
       sum[r][0] = hn::MulAdd(value, low, sum[r][0]);
       sum[r][1] = hn::MulAdd(value, high, sum[r][1]);
+      done_here(sum[r][0]);
+      done_here(sum[r][1]);
     }
   }
 #pragma GCC unroll 8

@@ -43,19 +43,25 @@ dnnl::matmul::primitive_desc describe(Type type, std::size_t inputs, std::size_t
   const dnnl::memory::desc x({kTileRows, in}, type, Tag::ab);
   const dnnl::memory::desc w({in, out}, type, Tag::any);
   const dnnl::memory::desc y({kTileRows, out}, Type::f32, Tag::ab);
-  return {dnnl::matmul::desc(x, w, y), cpu_engine()};
+  // A primitive's own scratchpad would tie it to the thread that made it.
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return {dnnl::matmul::desc(x, w, y), attributes, cpu_engine()};
 }
 
-// The 16-row tile of one thread: padded input and whole output.
+// What one thread works in: the 16-row tile, padded input and whole output, and oneDNN's
+// scratchpad.
 struct ThreadTile {
   std::vector<std::byte> x;
   std::vector<float> y;
+  std::vector<std::byte> scratchpad;
 };
 
-ThreadTile& thread_tile(std::size_t x_bytes, std::size_t y_floats) {
+ThreadTile& thread_tile(std::size_t x_bytes, std::size_t y_floats, std::size_t scratchpad_bytes) {
   thread_local ThreadTile tile;
   tile.x.resize(std::max(tile.x.size(), x_bytes));
   tile.y.resize(std::max(tile.y.size(), y_floats));
+  tile.scratchpad.resize(std::max(tile.scratchpad.size(), scratchpad_bytes));
   return tile;
 }
 
@@ -81,15 +87,20 @@ class OneDnnLinear : public Linear {
                 std::size_t y_stride) const override {
     const std::size_t columns = task_columns(task);
     const std::size_t which = columns == task_columns(0) ? 0 : products_.size() - 1;
-    ThreadTile& tile = thread_tile(kTileRows * inputs() * sizeof(float), kTileRows * columns);
+    const dnnl::memory::desc scratchpad_desc = descriptions_[which].scratchpad_desc();
+    ThreadTile& tile = thread_tile(kTileRows * inputs() * sizeof(float), kTileRows * columns,
+                                   scratchpad_desc.get_size());
     dnnl::stream& stream = thread_stream();
     const dnnl::memory in(descriptions_[which].src_desc(), cpu_engine(), tile.x.data());
     const dnnl::memory out(descriptions_[which].dst_desc(), cpu_engine(), tile.y.data());
+    const dnnl::memory scratchpad(scratchpad_desc, cpu_engine(), tile.scratchpad.data());
     for (std::size_t r = 0; r < rows; r += kTileRows) {
       const std::size_t some = std::min<std::size_t>(kTileRows, rows - r);
       fill(tile.x.data(), x + r * x_stride, x_stride, some);
-      products_[which].execute(
-          stream, {{DNNL_ARG_SRC, in}, {DNNL_ARG_WEIGHTS, weights_[task]}, {DNNL_ARG_DST, out}});
+      products_[which].execute(stream, {{DNNL_ARG_SRC, in},
+                                        {DNNL_ARG_WEIGHTS, weights_[task]},
+                                        {DNNL_ARG_DST, out},
+                                        {DNNL_ARG_SCRATCHPAD, scratchpad}});
       for (std::size_t i = 0; i < some; ++i) {
         std::copy_n(tile.y.data() + i * columns, columns,
                     y + (r + i) * y_stride + first_column(task));
