@@ -107,6 +107,7 @@ struct DecodeSide::Impl {
   void cancel(TransferId transfer, Time now);
   void on_time(Time now);
   bool work(Time now);
+  void abandon(Time now);
   void shutdown(Time now);
   void drop_claim(TransferId transfer, bool tell, Time now);
   bool make_way(const Registration& registration, Time now);

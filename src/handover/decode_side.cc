@@ -53,9 +53,8 @@ Status check_registration(const Geometry& ours, const Registration& registration
   }
   std::array<std::span<const BlockId>, wire::kGroupsMax> lists;
   std::copy(registration.block_ids.begin(), registration.block_ids.end(), lists.begin());
-  wire::DuplicateFinder finder(wire::largest_pool(ours));
-  return wire::check_block_lists(ours, registration.range,
-                                 std::span(lists).first(registration.block_ids.size()), finder);
+  return wire::check_block_shape(ours, registration.range,
+                                 std::span(lists).first(registration.block_ids.size()));
 }
 
 DecodeSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
@@ -159,6 +158,11 @@ void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
   };
   if (const Status status = check_registration(config.geometry, r); !status) {
     return refuse(status.error().message);
+  }
+  for (std::size_t g = 0; g < r.block_ids.size(); ++g) {
+    if (const auto twice = duplicates.find(r.block_ids[g])) {
+      return refuse(fmt::format("group {} names block {} twice", g, *twice));
+    }
   }
   if (live.full() || free_rows.empty()) {
     return refuse(
@@ -276,6 +280,28 @@ bool DecodeSide::Impl::work(Time now) {
   return !verifying.empty();
 }
 
+void DecodeSide::Impl::abandon(Time now) {
+  const std::string text = "the decode side is shutting down";
+  for (std::uint32_t i = 0; i < attempts.size(); ++i) {
+    Attempt& a = attempts[i];
+    switch (a.phase) {
+      case Phase::kWaiting:
+      case Phase::kVerifying:
+        end(i, Outcome::kFailed, Cause::kShutdown, text, true, now);
+        break;
+      case Phase::kRegistered:
+        end(i, Outcome::kFailed, Cause::kShutdown, text, false, now);
+        break;
+      case Phase::kWithdrawing:
+        end(i, Outcome::kCancelled, Cause::kCancelledHere, text, false, now);
+        break;
+      case Phase::kQuarantined:
+      case Phase::kFree:
+        break;
+    }
+  }
+}
+
 void DecodeSide::Impl::shutdown(Time now) {
   for (std::uint32_t i = 0; i < attempts.size(); ++i) {
     Attempt& a = attempts[i];
@@ -326,6 +352,9 @@ void DecodeSide::on_immediate(Inbound inbound, std::uint32_t immediate, Time now
 }
 void DecodeSide::on_fenced(Inbound inbound, Time now) {
   impl_->on_fenced(inbound, now);
+}
+void DecodeSide::abandon(Time now) {
+  impl_->abandon(now);
 }
 void DecodeSide::on_time(Time now) {
   impl_->on_time(now);

@@ -21,7 +21,9 @@
 
 namespace baton::handover {
 
-// The caller's mistakes, named: run on the caller's thread before a registration is queued. Pure.
+// The caller's mistakes, named: run on the caller's thread before a registration is queued. Pure,
+// and linear in the block ids with a very small factor; an id that is listed twice is found later,
+// by register_blocks().
 Status check_registration(const Geometry& ours, const Registration& registration);
 
 class DecodeSide {
@@ -53,6 +55,9 @@ class DecodeSide {
   // Does a bounded piece of work that waits for no one (verification). True: call again at once.
   bool work(Time now);
 
+  // The first half of stopping: every registration ends as failed (kShutdown) and its writer is
+  // told to drain. Drive on until quarantined_blocks() is 0, or for as long as there is time.
+  void abandon(Time now);
   // Ends everything without events and tells peers. Afterwards only the destructor may be called.
   void shutdown(Time now);
 

@@ -3,6 +3,7 @@
 // push.cc (the writes).
 #pragma once
 
+#include <boost/circular_buffer.hpp>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -148,7 +149,7 @@ struct PrefillSide::Impl {
   void on_time(Time now);
   void shutdown(Time now);
   std::uint32_t transfer_for(TransferId id);
-  std::string piece_fault(const Transfer& t, const ReadyPiece& piece) const;
+  std::string piece_fault(const Transfer& t, const ReadyPiece& piece);
   void append(Transfer& t, ReadyPiece&& piece, Time now);
   void end_transfer(std::uint32_t index, Outcome outcome, Cause cause, std::string text, Time now);
   void finish_transfer(std::uint32_t index, Time now);
@@ -244,6 +245,7 @@ struct PrefillSide::Impl {
   Port& port;
   AgentMetrics& metrics;
   wire::Encoder encoder;
+  wire::DuplicateFinder own_duplicates;             // in what our engine hands in
   std::optional<wire::DuplicateFinder> duplicates;  // as large as the largest peer's pool
   std::uint32_t duplicates_size = 0;
 
@@ -255,7 +257,8 @@ struct PrefillSide::Impl {
   IndexMap<GrantKey, GrantHash> push_of;
   std::vector<Peer> peers;
   std::vector<Stranger> strangers;
-  std::deque<std::uint32_t> runnable;  // pushes that may have something to post, in turn
+  // Pushes that may have something to post, in turn; each at most once, so that it never grows.
+  boost::circular_buffer<std::uint32_t> runnable;
   std::deque<Recent> recents;
   IndexMap<TransferId> recent_of;
   std::uint32_t recents_dropped = 0;

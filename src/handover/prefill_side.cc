@@ -32,20 +32,20 @@ Status check_ready(const Geometry& ours, const ReadyPiece& piece) {
   }
   std::array<std::span<const BlockId>, wire::kGroupsMax> lists;
   std::copy(piece.block_ids.begin(), piece.block_ids.end(), lists.begin());
-  wire::DuplicateFinder finder(wire::largest_pool(ours));
-  return wire::check_block_lists(ours, piece.range, std::span(lists).first(piece.block_ids.size()),
-                                 finder);
+  return wire::check_block_shape(ours, piece.range, std::span(lists).first(piece.block_ids.size()));
 }
 
 PrefillSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
     : config(c),
       port(p),
       metrics(m),
+      own_duplicates(wire::largest_pool(c.geometry)),
       transfers(rows(c)),
       transfer_of(rows(c)),
       pushes(rows(c)),
       push_of(rows(c)),
       peers(c.peers_max),
+      runnable(rows(c)),
       recent_of(c.transfers_max + 1),
       transfer_timers(rows(c)),
       peer_timers(c.peers_max + 1) {
@@ -82,9 +82,14 @@ void PrefillSide::Impl::expect(TransferId id, std::uint32_t prompt_tokens, Time 
   if (t.push != kNone) meet(index, now);
 }
 
-std::string PrefillSide::Impl::piece_fault(const Transfer& t, const ReadyPiece& piece) const {
+std::string PrefillSide::Impl::piece_fault(const Transfer& t, const ReadyPiece& piece) {
   if (const Status status = check_ready(config.geometry, piece); !status) {
     return status.error().message;
+  }
+  for (std::size_t g = 0; g < piece.block_ids.size(); ++g) {
+    if (const auto twice = own_duplicates.find(piece.block_ids[g])) {
+      return fmt::format("group {} names block {} twice", g, *twice);
+    }
   }
   if (t.last) {
     return fmt::format("range.begin is {}, the last piece ended at {}", piece.range.begin,
