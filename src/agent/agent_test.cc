@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "agent/testing/instance.h"
@@ -14,6 +16,22 @@ using namespace std::chrono_literals;
 using testing::Instance;
 using testing::options_of;
 using testing::Shape;
+
+// Voluntary sleeps of all owner threads of this process so far.
+long wakeups() {
+  long sum = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream name(entry.path() / "comm");
+    std::string text;
+    std::getline(name, text);
+    if (text != "baton-owner") continue;
+    std::ifstream status(entry.path() / "status");
+    while (std::getline(status, text)) {
+      if (text.rfind("voluntary_ctxt_switches:", 0) == 0) sum += std::stol(text.substr(24));
+    }
+  }
+  return sum;
+}
 
 class AgentTest : public ::testing::Test {
  protected:
@@ -184,6 +202,7 @@ TEST_F(AgentTest, DecodeCancelFreesPrefillAtOnce) {
   start();
   const auto t = TransferId::random();
   ASSERT_TRUE(d_->agent().claim(t, p_->address()));
+  ASSERT_TRUE(d_->wait_until([&] { return d_->agent().metrics().peers_connected.value() == 1; }));
   ASSERT_TRUE(p_->ready(t, 1, 30));
   ASSERT_TRUE(d_->agent().cancel(t));
   ASSERT_TRUE(p_->wait_end(t, Side::kPrefill));
@@ -353,7 +372,6 @@ TEST_F(AgentTest, CallersMistakesAreNamedBeforeAcceptance) {
             std::string::npos);
   EXPECT_NE(refused([](Registration& r) { r.block_ids = {{1, 2, 3}}; }).find("3"),
             std::string::npos);
-  EXPECT_NE(refused([](Registration& r) { r.block_ids = {{5, 5}}; }).find("5"), std::string::npos);
   refused([](Registration& r) { r.block_ids = {}; });
   refused([](Registration& r) { r.range = {2, 8}; });
   refused([](Registration& r) { r.range = {8, 4}; });
@@ -375,6 +393,60 @@ TEST_F(AgentTest, CallersMistakesAreNamedBeforeAcceptance) {
   // Unknown ids are fine.
   EXPECT_TRUE(p_->agent().cancel(t));
   EXPECT_TRUE(d_->agent().withdraw(t));
+}
+
+TEST_F(AgentTest, ABlockListedTwiceEndsTheAttempt) {
+  start();
+  Registration twice;
+  twice.transfer = TransferId::random();
+  twice.attempt = 1;
+  twice.peer = p_->address();
+  twice.range = {0, 8};
+  twice.prompt_tokens = 8;
+  twice.block_ids = {{5, 5}};
+  ASSERT_TRUE(d_->agent().register_blocks(twice));
+  ASSERT_TRUE(d_->wait_end(twice.transfer, Side::kDecode));
+  const Event end = d_->ends(twice.transfer, Side::kDecode).at(0);
+  EXPECT_EQ(end.cause, Cause::kRefused);
+  EXPECT_THAT(end.text, ::testing::HasSubstr("block 5 twice"));
+  EXPECT_TRUE(end.blocks_released);
+}
+
+// A decode agent that ends waits for its writers to stop, so that its memory may be used again.
+TEST_F(AgentTest, EndingUnderWritesLeavesNoWriterBehind) {
+  Shape shape;
+  shape.blocks = 640;
+  shape.head_dim = 64;
+  shape.block_size = 16;
+  start({}, shape);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const auto t = TransferId::random();
+    const auto posted = p_->agent().metrics().writes_posted.value();
+    ASSERT_TRUE(p_->agent().expect(t, 10000));
+    ASSERT_TRUE(d_->register_blocks(t, p_->address(), 10000));
+    ASSERT_TRUE(p_->ready(t, i, 10000));
+    while (p_->agent().metrics().writes_posted.value() == posted) std::this_thread::yield();
+    d_->stop();
+    d_->poison(d_->registered_blocks(t));
+    ASSERT_TRUE(p_->wait_end(t, Side::kPrefill));
+    EXPECT_TRUE(d_->is_poison(d_->registered_blocks(t)));
+    d_ = std::make_unique<Instance>(options_of("decode-1", Role::kConsumer), shape);
+  }
+}
+
+// Whoever is idle sleeps: the owner threads wake up by timers only.
+TEST_F(AgentTest, IdleAgentsDoNotPoll) {
+  start();
+  const auto t = TransferId::random();
+  ASSERT_TRUE(p_->ready(t, 1, 30));
+  ASSERT_TRUE(d_->register_blocks(t, p_->address(), 30));
+  ASSERT_TRUE(d_->wait_end(t, Side::kDecode));
+  ASSERT_TRUE(p_->wait_end(t, Side::kPrefill));
+  std::this_thread::sleep_for(100ms);
+  const auto before = wakeups();
+  std::this_thread::sleep_for(1s);
+  // Heartbeats of two peers each 1.25 s, and the timers behind them.
+  EXPECT_LT(wakeups() - before, 40);
 }
 
 TEST(AgentCreate, BadOptionsNameTheField) {

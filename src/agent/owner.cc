@@ -102,8 +102,7 @@ void Owner::run() {
 // copying.
 bool Owner::turn() {
   now_ = now();
-  bool more = take_submissions();
-  look_at_sockets(Duration{0});
+  bool more = look_at_sockets(Duration{0});
   more |= channel_->handle_backlog(now_);
   more |= move_bytes();
   decode_.on_time(now_);
@@ -169,12 +168,14 @@ void Owner::submit_to_sides(Submission& submission) {
              submission);
 }
 
-// Time-outs are judged by the time before the look, so that bytes which came while this thread was
-// stopped count.
-void Owner::look_at_sockets(Duration timeout) {
+// True: submissions are left over. What the engine said before a peer's message was sent is known
+// before that message is, so submissions are taken between the look and the reading. Time-outs are
+// judged by the time before the look, so that bytes which came while this thread was stopped count.
+bool Owner::look_at_sockets(Duration timeout) {
   const auto events = poller_.wait(timeout);
   const Time looked = now_;
   if (timeout > Duration{0}) now_ = now();
+  const bool more = !stopping_ && take_submissions();
   for (const epoll_event& event : events) {
     if (event.data.u64 == kWakeTag) {
       wake_.drain();
@@ -183,6 +184,7 @@ void Owner::look_at_sockets(Duration timeout) {
     }
   }
   channel_->handle_timers(looked);
+  return more;
 }
 
 bool Owner::move_bytes() {
@@ -193,6 +195,7 @@ bool Owner::move_bytes() {
 }
 
 void Owner::hand_to_sides(const fabric::FabricEvent& event) {
+  if (deaf_) return;
   using Kind = fabric::FabricEvent::Kind;
   const auto outbound = static_cast<handover::Outbound>(event.outbound.value);
   const auto inbound = static_cast<handover::Inbound>(event.inbound.value);
@@ -219,31 +222,44 @@ void Owner::publish() {
   open_decode_.store(decode_.open_transfers(), std::memory_order_relaxed);
 }
 
-// The end: peers are told, nothing new is posted, and what is posted completes while the caller's
-// memory is still there.
+// The end, within options_.drain: nothing new is posted, what is posted completes while the
+// caller's memory is still there, our writers are told to stop and given the time to say that they
+// have, and peers hear the reason.
 void Owner::drain() {
   stopping_ = true;
   now_ = now();
   const Time until = now_ + options_.drain;
+  decode_.abandon(now_);
+  const auto quiet = [this] {
+    return prefill_.writes_in_flight() == 0 && decode_.quarantined_blocks() == 0;
+  };
+  while (now_ < until && !quiet()) turn_while_draining();
+  if (!quiet()) {
+    log::warning("the agent ends with {} writes under way and {} blocks that writers may touch",
+                 prefill_.writes_in_flight(), decode_.quarantined_blocks());
+  }
   decode_.shutdown(now_);
   prefill_.shutdown(now_);
-  while (now_ < until) {
-    const bool copying = move_bytes();
-    channel_->flush(now_);
-    if (prefill_.writes_in_flight() == 0 && !channel_->has_unsent()) break;
-    look_at_sockets(copying ? Duration{0} : Duration{std::chrono::milliseconds(1)});
-  }
-  if (prefill_.writes_in_flight() > 0) {
-    log::warning("{} writes were still under way when the agent ended",
-                 prefill_.writes_in_flight());
-  }
+  deaf_ = true;
+  const Time last_words = now_ + options_.drain / 4;
+  do {
+    turn_while_draining();
+  } while (now_ < last_words && channel_->has_unsent());
+}
+
+void Owner::turn_while_draining() {
+  const bool copying = move_bytes();
+  channel_->flush(now_);
+  look_at_sockets(copying || deaf_ ? Duration{0} : Duration{std::chrono::milliseconds(1)});
+  now_ = now();
+  if (!deaf_) decode_.on_time(now_);
 }
 
 // --- control channel
 // -------------------------------------------------------------------------------------------------
 
 void Owner::on_open(ConnId conn, bool dialed) {
-  if (stopping_) return;
+  if (deaf_) return;
   if (dialed) {
     decode_.on_link_up(conn.value, now_);
   } else {
@@ -252,7 +268,7 @@ void Owner::on_open(ConnId conn, bool dialed) {
 }
 
 void Owner::on_frame(ConnId conn, const wire::Frame& frame) {
-  if (stopping_) return;
+  if (deaf_) return;
   if (conn.dialed()) {
     decode_.on_frame(conn.value, frame, now_);
   } else {
@@ -261,7 +277,7 @@ void Owner::on_frame(ConnId conn, const wire::Frame& frame) {
 }
 
 void Owner::on_bad_stream(ConnId conn, const Error& error) {
-  if (stopping_) return;
+  if (deaf_) return;
   log::debug("control connection with {}: {}", channel_->peer_text(conn), error.message);
   if (conn.dialed()) {
     decode_.on_bad_stream(conn.value, error, now_);
@@ -271,7 +287,7 @@ void Owner::on_bad_stream(ConnId conn, const Error& error) {
 }
 
 void Owner::on_close(ConnId conn, CloseReason reason, const std::string& text) {
-  if (stopping_) return;
+  if (deaf_) return;
   if (reason == CloseReason::kHalfFrame || reason == CloseReason::kNotReading) {
     metrics_.refused_messages.add();
   }

@@ -62,10 +62,11 @@ class Owner final : private ChannelUser, private handover::Port {
   bool turn();
   void rest();
   void drain();
+  void turn_while_draining();
 
   bool take_submissions();
   void submit_to_sides(Submission& submission);
-  void look_at_sockets(Duration timeout);
+  bool look_at_sockets(Duration timeout);
   bool move_bytes();
   void hand_to_sides(const fabric::FabricEvent& event);
   void publish();
@@ -92,7 +93,7 @@ class Owner final : private ChannelUser, private handover::Port {
   void deliver(Event&& event) override;
 
   static constexpr std::size_t kSubmissionsMax = 4096;
-  static constexpr std::size_t kSubmissionsPerTurn = 64;
+  static constexpr std::size_t kSubmissionsPerTurn = 256;
   static constexpr std::size_t kFabricEventsPerTurn = 64;
 
   const OwnerOptions options_;
@@ -117,6 +118,7 @@ class Owner final : private ChannelUser, private handover::Port {
   Time now_{};
   Time idle_since_{};
   bool stopping_ = false;  // no event reaches the engine any more
+  bool deaf_ = false;      // both sides were shut down: nothing reaches them any more
   std::vector<Submission> batch_;
   std::size_t batch_next_ = 0;
   std::array<fabric::FabricEvent, kFabricEventsPerTurn> fabric_events_;
