@@ -9,6 +9,8 @@
 #include <atomic>
 #include <future>
 #include <memory>
+#include <set>
+#include <thread>
 
 #include "engine/testing/rig.h"
 
@@ -183,34 +185,42 @@ TEST(Engine, RefusesWhatItCannotTake) {
   again.wait();
 }
 
+// From the engine thread itself, between two steps, so that each phase is certain.
 TEST(Engine, AbortsWhatQueuesComputesAndDecodes) {
   EngineOptions options = small_options();
   options.max_num_seqs = 2;
   options.max_num_batched_tokens = 4;
-  const auto engine = make_fake_engine(options);
+  FakeModel* model = nullptr;
+  const auto engine = make_fake_engine(options, nullptr, "", Role::kBoth, &model);
   Answer decoding;
   Answer prefilling;
   Answer queued;
+  int steps = 0;
+  model->before_forward = [&](auto) {
+    ++steps;
+    if (steps == 3) {
+      submit(*engine, make_request("prefilling", make_prompt(1, 400), 100), prefilling);
+      submit(*engine, make_request("queued", make_prompt(2, 4), 4), queued);
+    }
+    if (steps == 6) engine->abort("queued");
+    if (steps == 9) engine->abort("prefilling");
+    if (steps == 12) engine->abort("decoding");
+  };
   Request endless = make_request("decoding", {9}, 400);
   endless.sampling.ignore_eos = true;
   submit(*engine, endless, decoding);
-  ASSERT_TRUE(decoding.wait_for([](const Answer& a) { return a.tokens.size() > 2; }));
-  submit(*engine, make_request("prefilling", make_prompt(1, 400), 100), prefilling);
-  submit(*engine, make_request("queued", make_prompt(2, 4), 4), queued);
-  engine->abort("queued");
-  queued.wait();
-  engine->abort("prefilling");
-  prefilling.wait();
-  engine->abort("decoding");
-  decoding.wait();
-  engine->abort("decoding");
-  engine->abort("nobody");
-  EXPECT_TRUE(all_blocks_free(*engine));
-  for (const Answer* answer : {&decoding, &prefilling, &queued}) {
+  for (Answer* answer : {&decoding, &prefilling, &queued}) {
+    answer->wait();
     EXPECT_EQ(answer->last.finish, FinishReason::kAborted);
     EXPECT_EQ(answer->finishes, 1);
     EXPECT_FALSE(answer->told_after_finish);
   }
+  EXPECT_EQ(decoding.last.completion_tokens, 12U);
+  EXPECT_GT(prefilling.last.computed_prompt_tokens, 0U);
+  EXPECT_EQ(queued.last.computed_prompt_tokens, 0U);
+  engine->abort("decoding");
+  engine->abort("nobody");
+  EXPECT_TRUE(all_blocks_free(*engine));
   EXPECT_EQ(engine->metrics().finished_aborted.value(), 3U);
   Answer after;
   submit(*engine, make_request("after", {9}, 3), after);
@@ -220,13 +230,20 @@ TEST(Engine, AbortsWhatQueuesComputesAndDecodes) {
 TEST(Engine, EndsEveryRequestWhenItIsDestroyed) {
   EngineOptions options = small_options();
   options.max_num_seqs = 2;
-  auto engine = make_fake_engine(options);
+  FakeModel* model = nullptr;
+  auto engine = make_fake_engine(options, nullptr, "", Role::kBoth, &model);
+  Engine* raw = engine.get();
+  // The first step takes until the engine is stopping.
+  model->before_forward = [raw](auto) {
+    while (raw->submit(make_request("r0", {9}, 3), OutputCallback()).error().code !=
+           Errc::kUnavailable) {
+      std::this_thread::yield();
+    }
+  };
   std::vector<std::unique_ptr<Answer>> answers;
   for (int i = 0; i < 6; ++i) {
-    Request request = make_request(fmt::format("r{}", i), make_prompt(1, 10), 400);
-    request.sampling.ignore_eos = true;
     answers.push_back(std::make_unique<Answer>());
-    submit(*engine, request, *answers.back());
+    submit(*engine, make_request(fmt::format("r{}", i), make_prompt(1, 10), 400), *answers.back());
   }
   engine.reset();
   for (const auto& answer : answers) {

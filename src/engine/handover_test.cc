@@ -228,6 +228,14 @@ TEST_F(HandoverTest, PrefillKeepsItsBlocksUntilTheEnd) {
   d.wait();
   EXPECT_EQ(d.last.finish, FinishReason::kError);
   EXPECT_EQ(d.last.error.code, Errc::kCancelled);
+  EXPECT_EQ(prefill_->blocks().used, 3U);
+  Answer again;
+  EXPECT_EQ(
+      prefill_->submit(prefill_leg(request, kTransfer, FirstToken::kPrefill), again.callback())
+          .error()
+          .code,
+      Errc::kAlreadyExists);
+  hub_.drain(kTransfer);
   EXPECT_TRUE(all_blocks_free(*prefill_));
   EXPECT_EQ(decode_->blocks().quarantined, 3U);  // nobody said yet that P has stopped writing
   hub_.release(kTransfer);

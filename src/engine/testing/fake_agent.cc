@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -104,14 +105,29 @@ void FakeHub::finish(TransferId id, Transfer& transfer, Outcome outcome, Cause c
     if (outcome == Outcome::kDone) event.first_token = transfer.pieces.back().first_token;
     if (transfer.decode != nullptr) transfer.decode->push(event);
   }
-  if (!transfer.pieces.empty() && transfer.prefill != nullptr && !transfer.prefill_told) {
+  if (!transfer.pieces.empty() && !transfer.prefill_told) {
     transfer.prefill_told = true;
     event.side = Side::kPrefill;
     event.blocks_released = true;
     event.first_token.reset();
-    transfer.prefill->push(event);
+    if (outcome == Outcome::kCancelled && !automatic_) {
+      transfer.held = std::move(event);
+    } else {
+      tell_prefill(transfer, std::move(event));
+    }
   }
   changed_.notify_all();
+}
+
+void FakeHub::tell_prefill(Transfer& transfer, Event event) {
+  if (transfer.prefill != nullptr) transfer.prefill->push(std::move(event));
+}
+
+void FakeHub::drain(TransferId id) {
+  const std::lock_guard lock(mutex_);
+  Transfer& transfer = transfers_[id];
+  BATON_CHECK(transfer.held.has_value());
+  tell_prefill(transfer, *std::exchange(transfer.held, std::nullopt));
 }
 
 void FakeHub::complete(TransferId id) {

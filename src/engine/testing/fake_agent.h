@@ -29,6 +29,7 @@ class FakeHub {
     FakeAgent* decode = nullptr;
     std::optional<Registration> registration;
     std::vector<ReadyPiece> pieces;
+    std::optional<Event> held;  // P's end
     bool ended = false, prefill_told = false, decode_told = false;
   };
 
@@ -45,6 +46,8 @@ class FakeHub {
   // Ends it on both sides that know of it. `released`: D's blocks are its own again.
   void fail(TransferId transfer, Cause cause, bool released);
   void release(TransferId transfer);  // D's kReleased
+  // What is not automatic keeps P's end after a cancel back until here: a write was posted.
+  void drain(TransferId transfer);
   void change_first_token(TransferId transfer, TokenId token);
 
   // Waits until `condition` holds of the transfer (an empty one if it is unknown); false after 10
@@ -61,6 +64,7 @@ class FakeHub {
   void advance(TransferId id, Transfer& transfer);
   void copy(const Transfer& transfer);
   void finish(TransferId id, Transfer& transfer, Outcome outcome, Cause cause, bool released);
+  void tell_prefill(Transfer& transfer, Event event);
   void forget(const FakeAgent& agent);
 
   std::mutex mutex_;
