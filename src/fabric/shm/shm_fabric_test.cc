@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "baton/pool.h"
+#include "fabric/shm/inbound.h"
 #include "fabric/shm/messages.h"
 #include "fabric/testing/node.h"
 
@@ -372,6 +373,7 @@ TEST(ShmHostileWriter, AFloodOfImmediatesIsHeldBackAndOthersAreHeard) {
     receiver.pump(0);
   }
   EXPECT_LT(sent, 5000U);
+  EXPECT_LE(receiver_node->poll(100000).size(), Inbound::kQueuedMax + kImmediatesMax);
   ASSERT_TRUE(writer_node->post({write(joined.outbound, 64, 9)}).status);
   // Heard after what was queued before it, not after the whole flood goes on.
   ASSERT_TRUE(until({&writer, &receiver}, [&] {
