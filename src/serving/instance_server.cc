@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -74,6 +76,7 @@ class InstanceServerImpl : public InstanceServer {
 
   void stop(Duration grace) override {
     stopping_ = true;
+    end_watches();
     server_->stop(grace);
   }
 
@@ -93,13 +96,14 @@ class InstanceServerImpl : public InstanceServer {
     }
     const bool known = path == "/health" || path == "/metrics" || path == "/version" ||
                        path == "/baton/instance" || path == "/v1/models" ||
-                       path == "/debug/transfers";
+                       path == "/baton/watch" || path == "/debug/transfers";
     if (!known) return not_found(*writer, request);
     if (request.method != "GET") return wrong_method(*writer, request, "GET");
     if (path == "/health") return health(*writer);
     if (path == "/metrics") return metrics(*writer);
     if (path == "/version") return writer->respond(200, kJson, version_body());
     if (path == "/baton/instance") return writer->respond(200, kJson, to_json(describe()));
+    if (path == "/baton/watch") return watch(std::move(writer));
     if (path == "/debug/transfers") return writer->respond(200, kJson, log_.page(request.query));
     models(*writer);
   }
@@ -114,6 +118,28 @@ class InstanceServerImpl : public InstanceServer {
   void health(http::ResponseWriter& writer) const {
     if (!can_serve()) return respond_error(writer, unavailable());
     writer.respond(200, kJson, R"({"status":"ok"})");
+  }
+
+  // An answer that ends with this process, or when it begins to stop: a router knows at once.
+  void watch(Writer writer) {
+    if (!can_serve()) return respond_error(*writer, unavailable());
+    writer->start_stream(200, "text/plain");
+    {
+      const std::lock_guard lock(watches_mutex_);
+      if (stopping_) return writer->finish();
+      watches_.push_back(writer);
+    }
+    const http::ResponseWriter* const key = writer.get();
+    writer->on_closed([this, key] {
+      const std::lock_guard lock(watches_mutex_);
+      std::erase_if(watches_, [key](const Writer& watch) { return watch.get() == key; });
+    });
+  }
+
+  void end_watches() {
+    const std::lock_guard lock(watches_mutex_);
+    for (const Writer& watch : watches_) watch->finish();
+    watches_.clear();
   }
 
   void models(http::ResponseWriter& writer) const {
@@ -328,6 +354,8 @@ class InstanceServerImpl : public InstanceServer {
   std::atomic<bool> ready_{false};
   std::atomic<bool> stopping_{false};
   std::uint64_t next_request_ = 0;  // server's thread
+  std::mutex watches_mutex_;
+  std::vector<Writer> watches_;
   std::unique_ptr<http::Server> server_;
 };
 

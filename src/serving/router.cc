@@ -38,9 +38,12 @@ class RouterImpl : public Router {
       : options_(std::move(options)),
         created_(unix_seconds()),
         client_(http::Client::start()),
-        pool_(options_.upstreams, *client_, [this](std::size_t index, const std::string& reason) {
-          for (const auto& relay : relays()) relay->on_silent(index, reason);
-        }) {}
+        pool_(
+            options_.upstreams, *client_,
+            [this](std::size_t index, const std::string& reason) {
+              for (const auto& relay : relays()) relay->on_silent(index, reason);
+            },
+            [this] { wake_timer(); }) {}
 
   ~RouterImpl() override {
     stop(Duration::zero());
@@ -81,19 +84,31 @@ class RouterImpl : public Router {
     return relays_;
   }
 
+  void wake_timer() {
+    {
+      const std::lock_guard lock(mutex_);
+      must_look_ = true;
+    }
+    wake_.notify_all();
+  }
+
+  // A relay is never asked with the lock held: it may be waking this timer with its own.
   void run_timer() {
-    std::unique_lock lock(mutex_);
-    while (!closing_) {
-      std::erase_if(relays_, [](const auto& relay) { return relay->is_over(); });
-      const std::vector<std::shared_ptr<Relay>> running = relays_;
-      lock.unlock();
+    while (true) {
+      const std::vector<std::shared_ptr<Relay>> running = relays();
       const Time at = now();
       pool_.tick(at);
-      for (const auto& relay : running) relay->on_time(at);
+      std::vector<std::shared_ptr<Relay>> over;
+      for (const auto& relay : running) {
+        relay->on_time(at);
+        if (relay->is_over()) over.push_back(relay);
+      }
       const Time next = std::min(pool_.next_tick(), at + (running.empty() ? kTickIdle : kTickBusy));
-      lock.lock();
-      wake_.wait_until(lock, next, [this] { return closing_ || new_relay_; });
-      new_relay_ = false;
+      std::unique_lock lock(mutex_);
+      for (const auto& relay : over) std::erase(relays_, relay);
+      wake_.wait_until(lock, next, [this] { return closing_ || must_look_; });
+      if (closing_) return;
+      must_look_ = false;
     }
   }
 
@@ -197,7 +212,7 @@ class RouterImpl : public Router {
     {
       const std::lock_guard lock(mutex_);
       relays_.push_back(relay);
-      new_relay_ = true;
+      must_look_ = true;
     }
     wake_.notify_all();
     relay->start();
@@ -212,7 +227,7 @@ class RouterImpl : public Router {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Relay>> relays_;
-  bool new_relay_ = false;
+  bool must_look_ = false;
   bool closing_ = false;
   std::thread timer_;
   std::unique_ptr<http::Server> server_;

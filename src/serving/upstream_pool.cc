@@ -28,8 +28,11 @@ std::string_view to_string(Stage stage) {
   return stage == Stage::kPrefill ? "prefill" : "decode";
 }
 
-UpstreamPool::UpstreamPool(Options options, http::Client& client, OnSilent on_silent)
-    : options_(std::move(options)), client_(client), on_silent_(std::move(on_silent)) {
+UpstreamPool::UpstreamPool(Options options, http::Client& client, OnSilent on_silent, OnDue on_due)
+    : options_(std::move(options)),
+      client_(client),
+      on_silent_(std::move(on_silent)),
+      on_due_(std::move(on_due)) {
   const auto add = [this](const std::string& url, Stage stage) {
     Instance instance;
     instance.url = url;
@@ -78,14 +81,17 @@ void UpstreamPool::release(std::size_t index) {
 }
 
 void UpstreamPool::suspect(std::size_t index, const std::string& reason) {
-  const std::lock_guard lock(mutex_);
-  Instance& instance = instances_[index];
-  if (!instance.up) return;
-  instance.up = false;
-  instance.reason = reason;
-  instance.next_poll = now();
-  log::warning("{} instance {} is out until it answers again: {}", to_string(instance.stage),
-               instance.url, reason);
+  {
+    const std::lock_guard lock(mutex_);
+    Instance& instance = instances_[index];
+    if (!instance.up) return;
+    instance.up = false;
+    instance.reason = reason;
+    instance.next_poll = now();
+    log::warning("{} instance {} is out until it answers again: {}", to_string(instance.stage),
+                 instance.url, reason);
+  }
+  on_due_();
 }
 
 bool UpstreamPool::went_silent(const Instance& instance, Time at) const {
@@ -149,15 +155,25 @@ void UpstreamPool::poll(std::size_t index) {
     std::string& body = instances_[index].body;
     if (body.size() + bytes.size() <= kLongest) body += bytes;
   };
-  callbacks.on_end = [this, index] { on_polled(index); };
+  callbacks.on_end = [this, index] {
+    {
+      const std::lock_guard lock(mutex_);
+      on_polled(index);
+    }
+    on_due_();
+  };
   callbacks.on_error = [this, index](const http::CallError& error) {
-    on_poll_failed(index, error);
+    if (error.failure == http::CallFailure::kCancelled) return;
+    {
+      const std::lock_guard lock(mutex_);
+      on_poll_failed(index, error);
+    }
+    on_due_();
   };
   client_.send(std::move(call), std::move(callbacks));
 }
 
 void UpstreamPool::on_polled(std::size_t index) {
-  const std::lock_guard lock(mutex_);
   Instance& instance = instances_[index];
   instance.polling = false;
   instance.last_sign = now();
@@ -175,12 +191,45 @@ void UpstreamPool::on_polled(std::size_t index) {
     instance.info = std::move(*info);
     const std::string reason = unfit(instance);
     settle(instance, reason.empty(), reason);
+    if (instance.up && !instance.watching) watch(index);
   }
 }
 
+// With the lock held.
+void UpstreamPool::watch(std::size_t index) {
+  instances_[index].watching = true;
+  http::Call call;
+  call.url = instances_[index].url + "/baton/watch";
+  call.connect_timeout = options_.connect_timeout;
+  const auto accepted = std::make_shared<bool>(false);
+  const auto ended = [this, index](bool was_up) {
+    {
+      const std::lock_guard lock(mutex_);
+      on_watch_ended(index, was_up);
+    }
+    on_due_();
+  };
+  http::CallCallbacks callbacks;
+  callbacks.on_headers = [accepted](int status, const http::Headers&) {
+    *accepted = status == 200;
+  };
+  callbacks.on_end = [ended, accepted] { ended(*accepted); };
+  callbacks.on_error = [ended, accepted](const http::CallError& error) {
+    if (error.failure != http::CallFailure::kCancelled) ended(*accepted);
+  };
+  client_.send(std::move(call), std::move(callbacks));
+}
+
+// The process has ended, or stops: whatever answers next may be another one.
+void UpstreamPool::on_watch_ended(std::size_t index, bool was_up) {
+  Instance& instance = instances_[index];
+  instance.watching = false;
+  if (!was_up || !instance.up) return;
+  settle(instance, false, "its process ended or stops");
+  instance.next_poll = now();
+}
+
 void UpstreamPool::on_poll_failed(std::size_t index, const http::CallError& error) {
-  if (error.failure == http::CallFailure::kCancelled) return;
-  const std::lock_guard lock(mutex_);
   Instance& instance = instances_[index];
   instance.polling = false;
   // A poll that took too long, and only that, proves nothing yet: tick() watches the time.

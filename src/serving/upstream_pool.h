@@ -1,6 +1,6 @@
 // The instances behind a router: who they say they are, whether they can serve, how much this
-// router has running there. Polls GET /baton/instance; a restarted instance is a new incarnation
-// and joins again.
+// router has running there. Polls GET /baton/instance, and keeps GET /baton/watch open, which ends
+// at once with the process; a restarted instance is a new incarnation and joins again.
 //
 // Threads: any. tick() is called by the router's timer.
 #pragma once
@@ -47,8 +47,12 @@ class UpstreamPool {
   // order refuses new ones while running legs end: neither is reported here.
   using OnSilent = std::function<void(std::size_t index, const std::string& reason)>;
 
-  // `client` outlives the pool's last callback: destroy it first.
-  UpstreamPool(Options options, http::Client& client, OnSilent on_silent);
+  // next_tick() may have moved forward.
+  using OnDue = std::function<void()>;
+
+  // `client` outlives the pool's last callback: destroy it first. Callbacks come without the
+  // pool's lock.
+  UpstreamPool(Options options, http::Client& client, OnSilent on_silent, OnDue on_due);
 
   // The least loaded instance that serves `model` ("": any). It counts as loaded until release().
   // 503 names the stage that is missing, 404 the model that nobody serves.
@@ -91,11 +95,14 @@ class UpstreamPool {
     bool polling = false;
     std::string body;  // of the poll under way
     int status = 0;
+    bool watching = false;  // GET /baton/watch is under way: it ends with the process
   };
 
   void poll(std::size_t index);
-  void on_polled(std::size_t index);
+  void on_polled(std::size_t index);  // as the following, with the lock held
   void on_poll_failed(std::size_t index, const http::CallError& error);
+  void watch(std::size_t index);
+  void on_watch_ended(std::size_t index, bool was_up);
   void settle(Instance& instance, bool up, std::string reason);
   bool went_silent(const Instance& instance, Time at) const;
   std::string unfit(const Instance& instance) const;
@@ -104,6 +111,7 @@ class UpstreamPool {
   const Options options_;
   http::Client& client_;
   const OnSilent on_silent_;
+  const OnDue on_due_;
   mutable std::mutex mutex_;
   std::vector<Instance> instances_;
   std::uint64_t picks_ = 0;
