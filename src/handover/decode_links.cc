@@ -430,8 +430,10 @@ void DecodeSide::Impl::send_renewals(std::uint32_t index, Time now) {
   for (const Claim& claim : claims) {
     if (claim.peer == index) add(claim.transfer);
   }
-  for (const Attempt& a : attempts) {
-    if (a.phase == Phase::kRegistered && a.peer == index) add(a.transfer);
+  if (open > 0) {
+    for (const Attempt& a : attempts) {
+      if (a.phase == Phase::kRegistered && a.peer == index) add(a.transfer);
+    }
   }
   flush();
 }
@@ -440,7 +442,8 @@ void DecodeSide::Impl::send_ping(std::uint32_t index, Time now) {
   wire::Ping ping;
   ping.token = next_token++;
   ping.oldest_epoch = next_epoch;
-  for (const Attempt& a : attempts) {
+  const bool idle = free_rows.size() == attempts.size();
+  for (const Attempt& a : idle ? std::span<const Attempt>() : std::span<const Attempt>(attempts)) {
     if (a.phase != Phase::kFree && a.peer == index) {
       ping.oldest_epoch = std::min(ping.oldest_epoch, a.epoch);
     }

@@ -30,10 +30,11 @@ class PrefillSide {
   PrefillSide(const PrefillSide&) = delete;
   PrefillSide& operator=(const PrefillSide&) = delete;
 
-  // From the engine. A transfer with at least one ready piece, or with an expectation that met a
-  // registration, gets exactly one Event::kEnded [I3]. ready() for a transfer that already ended is
-  // dropped (its end event was, or is being, delivered); one that was never expected is taken as
-  // expected.
+  // From the engine. A transfer gets exactly one Event::kEnded [I3] once it has a ready piece, or
+  // its expectation met a registration, or its expectation was ended by the decode side (a
+  // cancelled claim, a lost holder). An expectation that the engine itself cancels before any of
+  // that is forgotten without one. ready() for a transfer that already ended is dropped (its end
+  // event was, or is being, delivered); one that was never expected is taken as expected.
   void expect(TransferId transfer, std::uint32_t prompt_tokens, Time now);
   void ready(ReadyPiece&& piece, Time now);
   void cancel(TransferId transfer, Time now);
