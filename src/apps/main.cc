@@ -168,6 +168,18 @@ std::vector<std::string> shared_flags_as_typed(const CLI::App& up) {
   return flags;
 }
 
+// CLI11 would only say that a command is missing.
+bool is_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return false;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == argv[1]) return false;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  std::fprintf(stderr, "baton: unknown command %s; known are %s\n", argv[1], known.c_str());
+  return true;
+}
+
 int report(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
   app.exit(error);
@@ -189,6 +201,7 @@ int main(int argc, char** argv) {
   const CLI::App* serve = add_serve(app, serve_options);
   const CLI::App* route = add_route(app, route_options);
   const CLI::App* up = add_up(app, up_options, shared);
+  if (is_unknown_command(app, argc, argv)) return static_cast<int>(Exit::kUsage);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,5 +1,5 @@
 // The text of an instance's GET /metrics: vLLM's own names where vLLM has the metric, so that its
-// dashboards read them, and baton_ for the rest. docs/metrics.md lists them.
+// dashboards read them, and baton_ for the rest. docs/operating.md lists them.
 #pragma once
 
 #include <string>

@@ -92,6 +92,10 @@ class FakeInstance {
       if (answers_polls_) return writer->respond(200, "application/json", to_json(info_));
       return held_.push_back(std::move(writer));
     }
+    if (request.path == "/baton/watch") {
+      writer->start_stream(200, "text/plain");
+      return held_.push_back(std::move(writer));
+    }
     Leg leg{std::move(request), std::move(writer), std::make_shared<std::atomic<bool>>(false)};
     leg.writer->on_closed([closed = leg.closed] { *closed = true; });
     legs_.push_back(std::move(leg));
