@@ -13,7 +13,7 @@ namespace baton::serving {
 
 class TransferLog {
  public:
-  explicit TransferLog(std::size_t capacity = 256) : capacity_(capacity) {}
+  explicit TransferLog(std::size_t capacity = 1024) : capacity_(capacity) {}
 
   // `record` is a JSON object (side_record()).
   void add(const TransferId& transfer, std::string record);
