@@ -56,7 +56,7 @@ class Packet {
   Container get_bytes() {
     Container data(get<std::size_t>(), typename Container::value_type{});
     BATON_CHECK(at_ + data.size() <= bytes_.size());
-    std::memcpy(data.data(), bytes_.data() + at_, data.size());
+    if (!data.empty()) std::memcpy(data.data(), bytes_.data() + at_, data.size());
     at_ += data.size();
     return data;
   }
