@@ -53,7 +53,8 @@ struct AgentOptions {
   // P hashes each block before it writes it, D hashes what landed; unlike hashes end the attempt as
   // failed(kCorrupt).
   bool verify_blocks = false;
-  // How long the owner thread goes on looking for work before it sleeps: saves wake-ups, costs a core while it looks.
+  // How long the owner thread goes on looking for work before it sleeps: saves wake-ups, costs a
+  // core while it looks.
   std::chrono::microseconds spin{20};
 };
 
