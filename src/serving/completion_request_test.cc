@@ -102,7 +102,8 @@ TEST(CompletionRequest, TakesWhatClientsSend) {
     "model": "m", "prompt": "hi", "max_tokens": 5.0, "temperature": 0.0, "top_p": 1, "n": 1,
     "seed": -1, "stop": ["a", "", "b"], "stream": true, "stream_options": {"include_usage": true},
     "ignore_eos": true, "repetition_penalty": 1.0, "logprobs": null, "best_of": 1, "top_k": -1,
-    "user": "me", "frequency_penalty": 0, "an_unknown_field": {"x": [1]}, "return_token_ids": true})");
+    "user": "me", "frequency_penalty": 0, "an_unknown_field": {"x": [1]},
+    "return_token_ids": true})");
   ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
   EXPECT_EQ(parsed->model, "m");
   EXPECT_EQ(parsed->prompt_text, "hi");
