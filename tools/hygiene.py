@@ -12,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # The public headers are the agent's contract. The first set is vocabulary that every room shares.
-VOCABULARY = {"baton/result.h", "baton/ids.h", "baton/geometry.h"}
+VOCABULARY = {"baton/result.h", "baton/ids.h", "baton/geometry.h", "baton/event.h", "baton/pool.h", "baton/peer.h"}
 MAY_INCLUDE = {
     "base": set(),
     "layout": {"base"},
@@ -47,11 +47,14 @@ def room_of(path):
     return path.parts[1] if path.parts[0] == "src" and len(path.parts) > 2 else None
 
 
+def is_test(path):
+    return path.stem.endswith(("_test", "_bench", "_fuzz")) or "testing" in path.parts
+
+
 def include_breaches(path, text):
     room = room_of(path)
     if room not in MAY_INCLUDE:
         return
-    is_test = path.stem.endswith(("_test", "_bench")) or "testing" in path.parts
     for number, name in ((i, m) for i, line in enumerate(text.splitlines(), 1)
                          for m in re.findall(r'^\s*#include "([^"]+)"', line)):
         target = name.split("/")[0]
@@ -59,7 +62,7 @@ def include_breaches(path, text):
             continue
         if target not in MAY_INCLUDE and target != "baton":
             continue
-        if target in MAY_INCLUDE[room] or (is_test and target in TEST_ONLY):
+        if target in MAY_INCLUDE[room] or (is_test(path) and target in TEST_ONLY):
             continue
         yield f"{path}:{number}: room {room} may not include {name}"
 
@@ -73,7 +76,7 @@ def text_breaches(path, text):
             yield f"{path}:{number}: {len(line)} columns, at most 100"
         if source and "\t" in line:
             yield f"{path}:{number}: a tab"
-        if (room_of(path) == "handover" and not path.stem.endswith(("_test", "_bench"))
+        if (room_of(path) == "handover" and not is_test(path)
                 and BANNED_IN_HANDOVER.search(line.split("//")[0])):
             yield f"{path}:{number}: handover/ is told time and chance, it does not take them: {line.strip()[:80]}"
 
