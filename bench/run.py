@@ -7,6 +7,7 @@ Exit code: 0 when all programs ran (missed budgets are reported, not hidden), 1 
 """
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ BUDGETS = {
     "ready_to_first_write_us_p99": ("value", "<=", 100.0),   # less the machine's own gap, the reference
     "landed_to_told_us_p50": ("value", "<=", 100.0),
     "landed_to_told_us_p99": ("value", "<=", 100.0),
+    "handover_bandwidth": ("ratio", ">=", 0.95),
+    "handover_bandwidth_16k_shuffled": ("ratio", ">=", 0.90),
     "shm_bandwidth": ("ratio", ">=", 0.95),
     "shm_bandwidth_16k_shuffled": ("ratio", ">=", 0.90),
     "per_block_us_contiguous": ("value", "<=", 0.5),
@@ -33,21 +36,44 @@ BUDGETS = {
 GAP_NAMES = {"ready_to_first_write_us_p99", "landed_to_told_us_p99"}
 
 
+THREADS = len(os.sched_getaffinity(0))
+MODEL = pathlib.Path(os.environ.get("BATON_MODELS", ROOT / "build/models")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
 def programs(build):
     yield "hand-over", [build / "bench/agent_bench"]
     yield "same-host fabric", [build / "bench/fabric_bench"]
-    yield "model", [build / "bench/model_bench"]
+    yield "model", [build / "bench/model_bench", MODEL, "--threads", THREADS]
 
 
-def lines_of(command):
-    run = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=900)
+def lines_of(command, folder=ROOT, limit=900):
+    """The JSON lines that a program prints; None (and its words on stderr) if it fails or takes too long."""
+    try:
+        run = subprocess.run([str(c) for c in command], cwd=folder, capture_output=True, text=True, timeout=limit)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return None
     if run.returncode != 0:
         sys.stderr.write(run.stdout[-2000:] + run.stderr[-2000:])
         return None
     return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
 
 
-def llama_cpp():
+def install_llama_cpp(folder):
+    """The packages of tools/deps/npm.txt, without their GPU libraries and install scripts; True if they are there."""
+    if (folder / "node_modules/node-llama-cpp").is_dir():
+        return True
+    npm = shutil.which("npm")
+    if not npm:
+        return False
+    listed = (line.split("#")[0].strip() for line in (ROOT / "tools/deps/npm.txt").read_text().splitlines())
+    folder.mkdir(parents=True, exist_ok=True)
+    run = subprocess.run([npm, "install", "--prefix", str(folder), "--omit=optional", "--ignore-scripts", "--no-audit",
+                          "--no-fund", *filter(None, listed)], capture_output=True, text=True)
+    return run.returncode == 0
+
+
+def llama_cpp(folder):
     """Prefill and decode rates of llama.cpp on the same file and threads, or None with the reason."""
     node = shutil.which("node")
     if not node:
@@ -55,8 +81,10 @@ def llama_cpp():
     version = subprocess.run([node, "--version"], capture_output=True, text=True).stdout.strip().lstrip("v")
     if int(version.split(".")[0] or 0) < 20:
         return None, f"node {version}, 20 is needed"
-    rows = lines_of([node, ROOT / "tools/bench_llama_cpp.mjs"])
-    return ({r["name"]: r["value"] for r in rows}, "") if rows else (None, "llama.cpp did not run")
+    if not install_llama_cpp(folder):
+        return None, "npm could not install tools/deps/npm.txt"
+    rows = lines_of([node, ROOT / "tools/bench_llama_cpp.mjs", MODEL, THREADS], folder, 180)
+    return ({r["name"]: r["value"] for r in rows}, "") if rows else (None, "llama.cpp did not run to its end")
 
 
 def judge(row):
@@ -105,7 +133,7 @@ def main():
             continue
         if title == "model":
             say("bench: llama.cpp on the same file and threads ...")
-            peer, why = llama_cpp()
+            peer, why = llama_cpp(out.parent / "llama-cpp")
             for row in rows:
                 row["reference"] = peer.get(row["name"]) if peer else None
                 if not peer:
