@@ -390,6 +390,29 @@ TEST_F(PairTest, AGrantTooOldToBeToldFromADuplicateIsMadeAnew) {
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
 }
 
+TEST_F(PairTest, ADuplicateOfAForgottenGrantIsNotTakenForANewOne) {
+  p_config.ends_remembered_max = 1;
+  start();
+  ready({0, 8}, {1, 2});
+  register_range({0, 8}, {3, 4});
+  exchange();
+  complete_all();
+  const auto late = last_to_p.at(wire::MessageType::kRegister);
+  for (std::uint32_t i = 0; i < 2 * p_config.transfers_max; ++i) {  // both memories forget it
+    const TransferId id{5, i + 1};
+    ready({0, 4}, {1}, true, id);
+    register_range({0, 4}, {3}, {0, 1}, 0, id);
+    exchange();
+    complete_all();
+  }
+  const std::size_t posted = p_port.posted.size();
+  p->on_frame(late.link, late.frame(), now);
+  EXPECT_TRUE(p->idle());
+  ready({0, 8}, {1, 2});
+  exchange();
+  EXPECT_EQ(p_port.posted.size(), posted);
+}
+
 // ---- I4: bounds ----
 
 TEST_F(PairTest, ALostRegisterIsRepeated) {
