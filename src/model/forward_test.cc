@@ -152,6 +152,38 @@ TEST(Forward, AgreesWithThePlainComputation) {
   }
 }
 
+// Three query heads to a KV head, and neither vocabulary nor widths are multiples of what the
+// kernels compute together.
+TEST(Forward, OddShapesAgreeWithThePlainComputationAndKeepTheirBits) {
+  RandomModelSpec spec;
+  spec.seed = 2;
+  spec.embedding_size = 48;
+  spec.feed_forward_size = 112;
+  spec.heads = 9;
+  spec.kv_heads = 3;
+  spec.head_dim = 32;
+  spec.vocab_size = 331;
+  const std::string path = random_model_path(spec);
+  const auto file = GgufFile::open(path).value();
+  std::filesystem::remove(path);
+  std::vector<TokenId> tokens = random_tokens(70, 9);
+  for (TokenId& token : tokens) token %= 331;
+  const auto expected = NaiveModel(*file).logits(tokens, false).back();
+  ModelOptions options;
+  options.kv_dtype = KvDtype::kFloat32;
+  for (const std::string kernels : {"", "scalar", "onednn-f32"}) {
+    options.kernels = kernels;
+    const auto model = Model::load(*file, options).value();
+    const auto whole = last_logits(*model, tokens, 70, 16, 1, options.kv_dtype);
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      EXPECT_NEAR(whole[i], expected[i], 2e-4) << kernels;
+    for (const std::size_t chunk : {1U, 3U, 19U}) {
+      EXPECT_TRUE(same_bits(whole, last_logits(*model, tokens, chunk, 8, 2, options.kv_dtype)))
+          << kernels << ", chunks of " << chunk;
+    }
+  }
+}
+
 TEST(Forward, ChunksOfAnySizeGiveTheSameBits) {
   const auto model = load();
   const std::vector<TokenId> tokens = random_tokens(600, 4);
