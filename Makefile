@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 PYTHON := .venv/bin/python
 
-.PHONY: help setup build demo test bench check format tidy sanitize clean
+.PHONY: help setup build demo test bench check format tidy analyze sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ format: ## rewrite the sources in the project's format
 
 tidy: setup ## format, rooms and hygiene, clang-tidy
 	@tools/tidy
+
+analyze: setup ## clang's static analyzer over the sources (long)
+	@cmake --preset tidy >/dev/null && cmake --build --preset tidy --target baton_generated >/dev/null && \
+	  git ls-files 'src/*.cc' | grep -v -e '_test\.cc$$' -e '_bench\.cc$$' -e '_fuzz\.cc$$' -e '/testing/' | \
+	  xargs -P $(JOBS) -n 1 clang-tidy-19 --quiet -p build/tidy --checks='-*,clang-analyzer-core.*,clang-analyzer-cplusplus.*' --warnings-as-errors='*'
 
 sanitize: setup ## unit and conformance tests under ASan, UBSan and TSan (long)
 	@for kind in asan tsan; do cmake --preset $$kind >/dev/null && cmake --build --preset $$kind -j $(JOBS) && \

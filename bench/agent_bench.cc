@@ -56,8 +56,7 @@ void print(const std::string& name, double value, const std::string& unit, doubl
   std::fflush(stdout);
 }
 
-// --- instances
-// -------------------------------------------------------------------------------------------------------
+// --- instances ---
 
 struct Shape {
   std::uint32_t layers = 2;
@@ -155,8 +154,7 @@ void must(const Status& status) {
   BATON_CHECK(status, "{}", status ? "" : status.error().message);
 }
 
-// --- what submitting costs the caller
-// --------------------------------------------------------------------------------
+// --- what submitting costs the caller ---
 
 double submit_us(Pair& pair, std::uint32_t blocks) {
   const auto ids = some_blocks(blocks, true, pair.shape.blocks);
@@ -184,8 +182,7 @@ void measure_submit() {
   print("submit_us_10000", submit_us(pair, 10000), "us", 0, "register_blocks, median");
 }
 
-// --- latency
-// ---------------------------------------------------------------------------------------------------------
+// --- latency ---
 
 // How late a plain thread wakes on this machine now: from a write to an event descriptor to the
 // sleeper's next instruction.
@@ -294,8 +291,7 @@ void measure_latency() {
                   "two compute threads beside it; reference: a plain thread's wake-up");
 }
 
-// --- bandwidth
-// -------------------------------------------------------------------------------------------------------
+// --- bandwidth ---
 
 void copy_blocks(const Pair& pair, const std::vector<BlockId>& from,
                  const std::vector<BlockId>& to) {
@@ -341,8 +337,7 @@ void measure_bandwidth(const std::string& name, bool shuffled) {
         "submit to D told, against a memcpy loop over the same pieces in turns");
 }
 
-// --- planning and posting
-// --------------------------------------------------------------------------------------------
+// --- planning and posting ---
 
 // The world of a prefill side whose fabric takes every write and does nothing.
 class NullWorld final : public handover::Port {

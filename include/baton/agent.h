@@ -28,12 +28,10 @@
 #include "baton/geometry.h"
 #include "baton/ids.h"
 #include "baton/metrics.h"
+#include "baton/peer.h"
 #include "baton/result.h"
 
 namespace baton {
-
-enum class Mode : std::uint8_t { kPush, kPull };
-enum class Role : std::uint8_t { kProducer, kConsumer, kBoth };
 
 struct AgentOptions {
   std::string engine_id;  // stable name of the instance; 1 to 128 printable characters
@@ -56,14 +54,6 @@ struct AgentOptions {
   // How long the owner thread goes on looking for work before it sleeps: saves wake-ups, costs a
   // core while it looks.
   std::chrono::microseconds spin{20};
-};
-
-// Where P's control channel is, and who must answer there.
-struct PeerAddress {
-  std::string host;
-  std::uint16_t port = 0;
-  std::string engine_id;
-  std::uint64_t incarnation = 0;  // 0: any
 };
 
 // D. `block_ids[g]` are the blocks of cache group g, one for each block of `range`, in token order;

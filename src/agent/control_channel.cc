@@ -116,8 +116,7 @@ ControlChannel::Connection& ControlChannel::add(bool dialed, Time now) {
   return conn;
 }
 
-// --- opening
-// ---------------------------------------------------------------------------------------------------------
+// --- opening ---
 
 void ControlChannel::accept_some(Time now) {
   for (std::uint32_t i = 0; i < options_.accepts_per_turn; ++i) {
@@ -260,8 +259,7 @@ std::string ControlChannel::peer_text(ConnId id) const {
   return conn == nullptr ? "(gone)" : conn->address.to_string();
 }
 
-// --- input
-// -----------------------------------------------------------------------------------------------------------
+// --- input ---
 
 void ControlChannel::handle(std::uint64_t tag, std::uint32_t events, Time now) {
   if (tag == kResolverTag) {
@@ -381,8 +379,7 @@ void ControlChannel::discard_input(Connection& conn) {
   }
 }
 
-// --- output
-// ----------------------------------------------------------------------------------------------------------
+// --- output ---
 
 void ControlChannel::send(ConnId id, std::span<const std::byte> frame, Time now) {
   Connection* conn = find(id);
@@ -451,8 +448,7 @@ bool ControlChannel::has_unsent() const {
   return false;
 }
 
-// --- time
-// ------------------------------------------------------------------------------------------------------------
+// --- time ---
 
 Time ControlChannel::deadline_of(const Connection& conn) const {
   switch (conn.state) {
@@ -533,8 +529,7 @@ void ControlChannel::handle_timers(Time now) {
   bury();
 }
 
-// --- closing
-// ---------------------------------------------------------------------------------------------------------
+// --- closing ---
 
 void ControlChannel::close(ConnId id) {
   if (Connection* conn = find(id)) forget(*conn);

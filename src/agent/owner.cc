@@ -56,8 +56,7 @@ Owner::~Owner() {
   thread_.join();
 }
 
-// --- from other threads
-// ----------------------------------------------------------------------------------------------
+// --- from other threads ---
 
 bool Owner::submit(Submission&& submission) {
   const bool decode = std::holds_alternative<Registration>(submission);
@@ -82,8 +81,7 @@ std::uint32_t Owner::open_decode() const {
   return open_decode_.load() + submitted_decode_.load() + events_.waiting();
 }
 
-// --- the loop
-// --------------------------------------------------------------------------------------------------------
+// --- the loop ---
 
 void Owner::run() {
   ::pthread_setname_np(::pthread_self(), "baton-owner");
@@ -255,8 +253,7 @@ void Owner::turn_while_draining() {
   if (!deaf_) decode_.on_time(now_);
 }
 
-// --- control channel
-// -------------------------------------------------------------------------------------------------
+// --- control channel ---
 
 void Owner::on_open(ConnId conn, bool dialed) {
   if (deaf_) return;
@@ -315,8 +312,7 @@ void Owner::trust(handover::LinkId link) {
   channel_->admit(ConnId{link}, now_);
 }
 
-// --- fabric
-// ----------------------------------------------------------------------------------------------------------
+// --- fabric ---
 
 Result<handover::Port::InboundOffer> Owner::open_inbound(const PeerId& writer) {
   auto inbound = fabric_->open_inbound(writer);
@@ -356,8 +352,7 @@ std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {
   return hasher_.hash_block(group, block);
 }
 
-// --- engine
-// ----------------------------------------------------------------------------------------------------------
+// --- engine ---
 
 void Owner::deliver(Event&& event) {
   if (stopping_) return;

@@ -17,7 +17,11 @@
 #include <variant>
 #include <vector>
 
-#include "baton/agent.h"
+#include "baton/event.h"
+#include "baton/geometry.h"
+#include "baton/ids.h"
+#include "baton/peer.h"
+#include "baton/result.h"
 #include "wire/frame.h"
 
 namespace baton::wire {
