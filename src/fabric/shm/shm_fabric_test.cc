@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -512,19 +514,17 @@ TEST(ShmDeath, WhatADeadWriterToldIsDeliveredBeforeItsFence) {
 TEST(ShmDeath, AReceiversDeathIsSeenThoughItsChildHoldsTheSocket) {
   const auto receiver_node = fabric::testing::make_remote_node([] {
     ::setpgid(0, 0);
-    (void)std::signal(SIGUSR1, [](int) {
-      if (::fork() == 0) {
-        while (true) ::pause();
-      }
-    });
+    // Shares the descriptors of its parent, also those made later, and outlives it.
+    if (::syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, nullptr) == 0) {
+      ::alarm(60);
+      while (true) ::pause();
+    }
     return local_node();
   });
   const auto writer_node = local_node();
   Peer receiver(*receiver_node);
   Peer writer(*writer_node);
   join(writer, receiver);
-  ASSERT_EQ(::kill(receiver_node->pid(), SIGUSR1), 0);
-  receiver.pump();  // an answer: the signal was taken before
   receiver_node->signal(SIGKILL);
   EXPECT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
   EXPECT_EQ(::kill(-receiver_node->pid(), SIGKILL), 0) << "the child was not there";
