@@ -322,6 +322,7 @@ void Network::Core::act_complete(const Action& action) {
   copy_out(write);
   write.completed = true;
   EndpointState& endpoint = endpoints_.at(write.from);
+  if (!endpoint.alive) return release(action.write, write);  // landed after its writer died
   OutboundState& outbound = endpoint.outbounds.at(write.write.to.value);
   --endpoint.in_flight;
   --outbound.in_flight;

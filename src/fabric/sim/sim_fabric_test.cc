@@ -254,6 +254,20 @@ TEST(Sim, WithoutFenceOnCrashTheDeadMayStillWrite) {
   EXPECT_EQ(world.d.take().at(0).kind, Kind::kInboundFenced);
 }
 
+TEST(Sim, AWriteThatLandsAfterItsWriterDiedCompletesNowhere) {
+  Options options;
+  options.fence_on_crash = false;
+  options.delivery_complete = true;
+  World world(9, options);
+  std::fill(world.p.memory.begin(), world.p.memory.end(), std::byte{1});
+  world.post(0);
+  world.network.crash(world.p.id);
+  world.network.settle();
+  EXPECT_TRUE(world.d.all(std::byte{1}));
+  EXPECT_EQ(world.d.take().size(), 1U);
+  EXPECT_TRUE(world.p.take().empty());
+}
+
 TEST(Sim, ItsDescriptorIsReadableWhileEventsWait) {
   World world(8);
   const int fd = world.d.fabric->wait_fd();
