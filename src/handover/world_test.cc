@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <ostream>
 
 #include "handover/testing/world.h"
 
@@ -15,6 +16,8 @@ struct Case {
   WorldOptions options;
   int seeds;
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class WorldTest : public ::testing::TestWithParam<Case> {};
 
