@@ -15,8 +15,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::PeerProcess;
 
-constexpr std::uint32_t kTokens = 16'000;  // of 16 a block: 1,000 blocks of 4 times 16 KiB
-constexpr std::size_t kBlocks = 1100;
+constexpr std::uint32_t kTokens = 6000;  // of 16 a block: 375 blocks of 4 times 16 KiB
+constexpr std::size_t kBlocks = 400;
 
 class AgentProcessTest : public ::testing::Test {
  protected:
@@ -37,7 +37,7 @@ class AgentProcessTest : public ::testing::Test {
   }
   static std::string id() { return TransferId::random().to_string(); }
 
-  std::vector<std::string> options_ = {"blocks=1100", "head_dim=64", "block_size=16"};
+  std::vector<std::string> options_ = {"blocks=400", "head_dim=64", "block_size=16"};
 
  private:
   std::unique_ptr<PeerProcess> start(const std::string& name, const std::string& role,
@@ -168,7 +168,7 @@ TEST_F(AgentProcessTest, StoppedWriterHoldsItsBlocksUntilItIsDead) {
   const std::string end = d->event(t);
   watch.expect_below(5s);
   EXPECT_THAT(end, AllOf(HasSubstr(" failed peer_silent held "))) << end;
-  EXPECT_THAT(d->ask("free", "free "), "free 100 0");  // no time makes reuse safe [I1]
+  EXPECT_THAT(d->ask("free", "free "), "free 25 0");  // no time makes reuse safe [I1]
   p->kill(SIGKILL);
   EXPECT_THAT(d->event(t), HasSubstr("event released"));
   EXPECT_TRUE(d->frees(kBlocks));
@@ -192,7 +192,7 @@ TEST_F(AgentProcessTest, StoppedWriterThatWakesDrains) {
 
 TEST_F(AgentProcessTest, BrokenWriteIsNoticed) {
   for (const std::string fault : {"flip_byte:2", "drop_write:2"}) {
-    options_ = {"blocks=1100", "head_dim=64", "block_size=16", "verify=1"};
+    options_ = {"blocks=400", "head_dim=64", "block_size=16", "verify=1"};
     auto p = start_p("0", fault);
     auto d = start_d();
     const std::string t = id();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/testing/instance.h"
+#include "fabric/shm/shm_fabric.h"
 
 namespace baton {
 namespace {
@@ -503,7 +504,16 @@ TEST_F(RefusedPeer, NamesFieldAndBothValues) {
   EXPECT_THAT(refusal([](Geometry& g) { g.regions[2].name = "layer.9"; }), HasSubstr("layer."));
   EXPECT_THAT(refusal({}, [](PeerAddress& a) { a.engine_id = "prefill-9"; }),
               AllOf(HasSubstr("prefill-1"), HasSubstr("prefill-9")));
-  EXPECT_GE(p_->agent().metrics().refused_peers.value(), 2U);
+  AgentOptions pull = options_of("decode-3", Role::kConsumer);
+  pull.mode = Mode::kPull;
+  Instance other(pull, {},
+                 [](const PeerId&) { return std::move(*fabric::shm::make_shm_fabric()); });
+  const auto u = TransferId::random();
+  ASSERT_TRUE(other.register_blocks(u, p_->address(), 8));
+  ASSERT_TRUE(other.wait_end(u, Side::kDecode));
+  EXPECT_THAT(other.ends(u, Side::kDecode).at(0).text,
+              AllOf(HasSubstr("mode"), HasSubstr("push"), HasSubstr("pull")));
+  EXPECT_GE(p_->agent().metrics().refused_peers.value(), 4U);
   const auto t = TransferId::random();
   ASSERT_TRUE(p_->ready(t, 3, 8));
   ASSERT_TRUE(d_->register_blocks(t, p_->address(), 8));

@@ -562,7 +562,8 @@ void ControlChannel::drop(Connection& conn, CloseReason reason, const std::strin
       break;
   }
   const ConnId id = conn.id;
-  const std::string copy = text;  // may lie in what is forgotten
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): may lie in what is forgotten
+  const std::string copy = text;
   forget(conn);
   user_.on_close(id, reason, copy);
 }
