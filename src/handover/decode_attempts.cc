@@ -51,6 +51,36 @@ void DecodeSide::Impl::send_register(std::uint32_t index, Time now) {
   a.resend_at = now + a.resend_gap;
 }
 
+// Registers, unless the peer has too many blocks in quarantine [I1]: they may be back in a moment,
+// when it has drained, and a peer that does not drain is refused.
+void DecodeSide::Impl::grant(std::uint32_t index, Time now) {
+  Attempt& a = attempts[index];
+  if (peers[a.peer].quarantined < quarantine_max) {
+    unhold(a);
+    return send_register(index, now);
+  }
+  a.resend_at = kNever;
+  if (a.grant_by != kNever) return;
+  ++held;
+  a.grant_by = now + Duration(config.peer_timeout);
+}
+
+void DecodeSide::Impl::unhold(Attempt& a) {
+  if (a.grant_by == kNever) return;
+  a.grant_by = kNever;
+  --held;
+}
+
+void DecodeSide::Impl::grant_held(std::uint32_t peer, Time now) {
+  if (held == 0 || peers[peer].quarantined >= quarantine_max) return;
+  for (std::uint32_t i = 0; i < attempts.size(); ++i) {
+    const Attempt& a = attempts[i];
+    if (a.phase == Phase::kWaiting && a.peer == peer && a.grant_by != kNever && ready(a)) {
+      repeat(i, now);
+    }
+  }
+}
+
 void DecodeSide::Impl::send_cancel(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   wire::Cancel message{key_of(index), a.cause, a.text, a.keep};
@@ -65,6 +95,8 @@ void DecodeSide::Impl::repeat(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   switch (a.phase) {
     case Phase::kWaiting:
+      grant(index, now);
+      break;
     case Phase::kRegistered:
       send_register(index, now);
       break;
@@ -367,6 +399,7 @@ void DecodeSide::Impl::end(std::uint32_t index, Outcome outcome, Cause cause, st
   Attempt& a = attempts[index];
   BATON_CHECK(a.phase != Phase::kFree && a.phase != Phase::kQuarantined, "[I3] ended twice");
   BATON_CHECK(live.erase(a.transfer), "[I3]");
+  unhold(a);
   --open;
   metrics.transfers_decode.set(open);
   (outcome == Outcome::kDone        ? metrics.decode_done
@@ -409,7 +442,9 @@ void DecodeSide::Impl::release(std::uint32_t index, Time now) {
   Event event = event_for(a, Event::Kind::kReleased, Outcome::kCancelled, a.cause, now);
   event.first_token.reset();
   port.deliver(std::move(event));
+  const std::uint32_t peer = a.peer;
   free_row(index);
+  grant_held(peer, now);
 }
 
 void DecodeSide::Impl::free_row(std::uint32_t index) {
@@ -432,7 +467,7 @@ void DecodeSide::Impl::set_attempt_timer(std::uint32_t index) {
   Time at = kNever;
   if (a.phase == Phase::kWaiting || a.phase == Phase::kRegistered ||
       a.phase == Phase::kWithdrawing) {
-    at = a.deadline;
+    at = std::min(a.deadline, a.grant_by);
   }
   const bool asks = a.phase == Phase::kRegistered || a.phase == Phase::kWithdrawing ||
                     a.phase == Phase::kQuarantined || a.phase == Phase::kWaiting;
@@ -452,6 +487,13 @@ void DecodeSide::Impl::attempt_time(std::uint32_t index, Time now) {
     if (a.phase == Phase::kWaiting || a.phase == Phase::kRegistered) {
       return end(index, Outcome::kFailed, Cause::kDeadline, text, a.phase == Phase::kWaiting, now);
     }
+  }
+  if (now >= a.grant_by) {
+    return end(
+        index, Outcome::kFailed, Cause::kRefused,
+        fmt::format("{} blocks wait for peer {} to drain, quarantine_blocks_max is {}",
+                    peers[a.peer].quarantined, peers[a.peer].address.engine_id, quarantine_max),
+        true, now);
   }
   if (now >= a.resend_at && ready(a)) {
     metrics.retransmits.add();

@@ -49,6 +49,7 @@ struct DecodeSide::Impl {
     std::uint32_t credits = 0;
     Duration patience{};  // the deadline as a duration: P's word that it is at work starts it anew
     Time deadline = kNever;
+    Time grant_by = kNever;  // held back, the peer's quarantine is full: refused at this time
     Time resend_at = kNever;
     Duration resend_gap{};
     // Completion.
@@ -78,6 +79,7 @@ struct DecodeSide::Impl {
     // within it.
     std::optional<Inbound> inbound;
     std::vector<std::byte> offer;
+    std::uint64_t session = 0;
     Time heard = kNever;
     Time spoke = kNever;
     Time trying_since = kNever;  // without a connection since then
@@ -156,6 +158,9 @@ struct DecodeSide::Impl {
   wire::Key key_of(std::uint32_t index) const;
   std::uint32_t find(std::uint32_t peer, const wire::Key& key);
   void send_register(std::uint32_t index, Time now);
+  void grant(std::uint32_t index, Time now);
+  void unhold(Attempt& a);
+  void grant_held(std::uint32_t peer, Time now);
   void send_cancel(std::uint32_t index, Time now);
   void repeat(std::uint32_t index, Time now);
   void on_register_state(std::uint32_t peer, const wire::RegisterState& message, Time now);
@@ -202,7 +207,10 @@ struct DecodeSide::Impl {
   std::uint32_t credits_free;
   std::uint32_t open = 0;
   std::uint32_t quarantined = 0;
+  std::uint32_t held = 0;  // attempts that are held back
   std::uint64_t next_token = 1;
+  std::uint64_t next_session = 1;
+  std::uint64_t next_connection = 1;
 };
 
 }  // namespace baton::handover

@@ -198,6 +198,9 @@ wire::Hello DecodeSide::Impl::hello() const {
 void DecodeSide::Impl::send_hello(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
   wire::Hello out = hello();
+  if (!peer.inbound) peer.session = next_session++;
+  out.session = peer.session;
+  out.connection = next_connection++;
   out.expected.engine_id = peer.address.engine_id;
   out.expected.incarnation =
       peer.id.incarnation != 0 ? peer.id.incarnation : peer.address.incarnation;
@@ -275,6 +278,7 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     if (into.link != kNoLink) port.hang_up(into.link);
     if (into.state == Peer::State::kReady) metrics.peers_connected.add(-1);
     into.link = from.link;
+    into.session = from.session;
     into.state = from.state;
     into.users += from.users;
     into.heard = from.heard;

@@ -179,11 +179,6 @@ void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
     return refuse(fmt::format("{} peers are connected, at most {} are served", peers.size(),
                               config.peers_max));
   }
-  if (peers[peer].quarantined >= quarantine_max) {
-    free_peer_if_unused(peer);
-    return refuse(fmt::format("{} blocks wait for peer {} to drain, quarantine_blocks_max is {}",
-                              peers[peer].quarantined, r.peer.engine_id, quarantine_max));
-  }
   const std::uint32_t index = free_rows.front();
   free_rows.pop_front();
   Attempt& a = attempts[index];
@@ -194,7 +189,7 @@ void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
   live.insert(a.transfer, index);
   ++open;
   metrics.transfers_decode.set(open);
-  if (ready(a)) send_register(index, now);
+  if (ready(a)) grant(index, now);
   set_attempt_timer(index);
 }
 

@@ -263,22 +263,60 @@ TEST_F(PairTest, AStoppedPeerThatWakesDrainsWhatWasQuarantined) {
   EXPECT_TRUE(d->idle());
 }
 
-TEST_F(PairTest, PastTheCapOfQuarantineAPeerGetsNoNewGrant) {
-  d_config.quarantine_blocks_max = 3;
-  start();
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    register_range({0, 8}, {2 * i, 2 * i + 1}, {0, 1}, 0, {1, i + 1});
+// Two transfers that D cancels while P writes them: four blocks in quarantine, one more than the
+// cap.
+class QuarantineCapTest : public PairTest {
+ protected:
+  QuarantineCapTest() {
+    d_config.quarantine_blocks_max = 3;
+    start();
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      const TransferId id{1, i + 1};
+      ready({0, 8}, {2 * i, 2 * i + 1}, true, id);
+      register_range({0, 8}, {2 * i, 2 * i + 1}, {0, 1}, 0, id);
+    }
+    exchange();
+    for (std::uint32_t i = 0; i < 2; ++i) d->cancel({1, i + 1}, now);
+    exchange();
+    d_port.events.clear();
+    p_port.events.clear();
+    ready({0, 8}, {8, 9});
+    register_range({0, 8}, {8, 9});
+    exchange();
   }
-  exchange();
-  for (std::uint32_t i = 0; i < 2; ++i) d->cancel({1, i + 1}, now);
-  lose_messages();
-  d_port.events.clear();
-  register_range({0, 8}, {8, 9});
+};
+
+TEST_F(QuarantineCapTest, PastTheCapAPeerGetsNoNewGrantUntilItHasDrained) {
+  EXPECT_TRUE(d_port.events.empty());
+  complete_all();
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+  const Event done = d_event();
+  EXPECT_EQ(done.transfer, kId);
+  EXPECT_EQ(done.outcome, Outcome::kDone);
+  EXPECT_TRUE(d->idle());
+}
+
+TEST_F(QuarantineCapTest, APeerThatDoesNotDrainIsRefused) {
+  pass(milliseconds(4999));
+  EXPECT_TRUE(d_port.events.empty());
+  pass(milliseconds(1));
   const Event refused = d_event();
   EXPECT_EQ(refused.cause, Cause::kRefused);
   EXPECT_THAT(refused.text,
               HasSubstr("4 blocks wait for peer p to drain, quarantine_blocks_max is 3"));
   EXPECT_TRUE(refused.blocks_released);
+}
+
+TEST_F(QuarantineCapTest, ACancelOfWhatIsHeldBackGivesItsBlocksBackAtOnce) {
+  d->cancel(kId, now);
+  const Event cancelled = d_event();
+  EXPECT_EQ(cancelled.outcome, Outcome::kCancelled);
+  EXPECT_TRUE(cancelled.blocks_released);
+  exchange();
+  EXPECT_EQ(p_event().transfer, kId);  // P hears of it although it was never registered
+  complete_all();
+  EXPECT_TRUE(d->idle() && p->idle());
 }
 
 TEST_F(PairTest, AFailedWriteIsNotDrainedByWordButByFence) {
@@ -297,6 +335,55 @@ TEST_F(PairTest, AFailedWriteIsNotDrainedByWordButByFence) {
   ASSERT_FALSE(d_port.fences.empty());
   d->on_fenced(d_port.fences.front(), now);
   EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+}
+
+TEST_F(PairTest, ARegistrationOfASessionThatDGaveUpIsNeverWritten) {
+  p->expect(kId, 8, now);
+  register_range({0, 8}, {3, 4});
+  accept();
+  p->on_frame(link, d_port.out.front().frame(), now);  // Hello
+  d_port.out.pop_front();
+  d->on_frame(link, p_port.out.front().frame(), now);  // HelloAck
+  p_port.out.clear();
+  ASSERT_EQ(d_port.out[0].type, wire::MessageType::kOffer);  // is lost
+  ASSERT_EQ(d_port.out[1].type, wire::MessageType::kRegister);
+  p->on_frame(link, d_port.out[1].frame(), now);
+  lose_messages();
+  d->on_link_down(link, "reset", now);  // only D sees it
+  while (d_port.events.empty()) {
+    now += milliseconds(50);
+    d->on_time(now);
+    for (const LinkId dialled : d_port.dialled) d->on_link_down(dialled, "refused", now);
+    d_port.dialled.clear();
+  }
+  EXPECT_EQ(d_event().cause, Cause::kPeerDied);
+  d->on_fenced(d_port.fences.front(), now);
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+  register_range({0, 4}, {3}, {0, 1}, 0, {8, 8});  // the blocks are another's now
+  exchange();
+  ready({0, 8}, {1, 2});
+  exchange();
+  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_EQ(p_event().cause, Cause::kPeerDied);
+}
+
+TEST_F(PairTest, AnOlderConnectionReadLateDoesNotReplaceTheNewer) {
+  d->claim(kId, address(), now);
+  accept();
+  const auto late = d_port.out.front();  // Hello of the first connection
+  d_port.out.clear();
+  d->on_link_down(link, "reset", now);
+  pass(milliseconds(100));
+  const LinkId newer = link;
+  ASSERT_NE(newer, late.link);
+  p->on_link_accepted(99, now);
+  p->on_frame(99, late.frame(), now);
+  EXPECT_EQ(p_port.hung_up.back(), 99U);
+  register_range({0, 8}, {3, 4});
+  ready({0, 8}, {1, 2});
+  exchange();
+  complete_all();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
 }
 
 // ---- I3, I6: attempts ----

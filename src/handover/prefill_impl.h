@@ -107,7 +107,9 @@ struct PrefillSide::Impl {
     Wire wire = Wire::kNone;
     Outbound outbound{};
     std::string wire_error;
-    std::uint32_t session = 0;
+    std::uint32_t session = 0;            // ours: counts what was dropped
+    std::uint64_t decode_session = 0;     // as D's Hello says
+    std::uint64_t decode_connection = 0;  // likewise
     Time connecting_since = kNever;
     Time heard = kNever;
     Time spoke = kNever;

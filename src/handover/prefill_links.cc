@@ -134,6 +134,17 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
       duplicates_size = pool;
     }
   }
+  if (theirs.connection < peer.decode_connection) {
+    port.hang_up(link);  // an older connection whose Hello was read late
+    metrics.stale_messages.add();
+    return;
+  }
+  if (theirs.session != peer.decode_session) {
+    // D gave us up in between and may have reused every block that it had granted [I1].
+    drop_session(index, Cause::kPeerDied, "the decode side began a new session", now);
+  }
+  peer.decode_session = theirs.session;
+  peer.decode_connection = theirs.connection;
   if (peer.link != kNoLink) {
     port.hang_up(peer.link);  // the newer connection stands
   } else {

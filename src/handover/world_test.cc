@@ -17,7 +17,9 @@ struct Case {
   int seeds;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
 
 class WorldTest : public ::testing::TestWithParam<Case> {};
 

@@ -143,6 +143,8 @@ Result<Message> to_hello(const fb::Hello& in) {
   out.verify = in.verify();
   out.peer_timeout = to_ms(in.peer_timeout_ms());
   out.lease = to_ms(in.lease_ms());
+  out.session = in.session();
+  out.connection = in.connection();
   out.geometry = to_geometry(check, in.geometry());
   return check.finish(std::move(out));
 }
@@ -407,7 +409,8 @@ struct Encoder::Impl {
         type, fb::CreateHello(builder, in.version, in.version_min, engine_id, in.from.incarnation,
                               expected, in.expected.incarnation, static_cast<std::uint8_t>(in.mode),
                               static_cast<std::uint8_t>(in.role), fabric, in.verify,
-                              from_ms(in.peer_timeout), from_ms(in.lease), shape));
+                              from_ms(in.peer_timeout), from_ms(in.lease), shape, in.session,
+                              in.connection));
   }
 };
 

@@ -55,7 +55,9 @@ struct Hello {
   bool verify = false;
   std::chrono::milliseconds peer_timeout{0};
   std::chrono::milliseconds lease{0};
-  Geometry geometry;  // of a decoded one: no base pointers, no descriptors
+  std::uint64_t session = 0;     // D's count; P's HelloAck has none
+  std::uint64_t connection = 0;  // likewise
+  Geometry geometry;             // of a decoded one: no base pointers, no descriptors
 };
 struct HelloAck : Hello {};
 

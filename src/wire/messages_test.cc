@@ -51,6 +51,8 @@ TEST(Messages, HelloKeepsGeometryWithoutPointers) {
   hello.verify = true;
   hello.peer_timeout = std::chrono::milliseconds(1234);
   hello.lease = std::chrono::milliseconds(99);
+  hello.session = 8;
+  hello.connection = 9;
   const auto pool = layout::make_pool(3, 8, 64, 32, 2);
   hello.geometry = pool.geometry;
   const Hello out = std::get<Hello>(round_trip(hello, keep));
@@ -60,6 +62,8 @@ TEST(Messages, HelloKeepsGeometryWithoutPointers) {
   EXPECT_EQ(out.role, Role::kProducer);
   EXPECT_EQ(out.peer_timeout, hello.peer_timeout);
   EXPECT_EQ(out.lease, hello.lease);
+  EXPECT_EQ(out.session, 8U);
+  EXPECT_EQ(out.connection, 9U);
   EXPECT_TRUE(out.verify);
   ASSERT_EQ(out.geometry.regions.size(), 3U);
   EXPECT_EQ(out.geometry.regions[1].name, "layer.1");
