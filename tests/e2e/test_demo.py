@@ -110,9 +110,11 @@ def up(small_model):
 
 def test_up_prints_a_curl_line_that_works(up):
     assert stack.complete(up.port).status == 200
-    curl = [line.strip() for line in up.process.lines if line.strip().startswith("curl ")]
-    assert curl, up.process.output
-    assert str(up.port) in "".join(up.process.lines)
+    curl = stack.wait_for("the curl line", lambda: [line for line in up.process.lines if line.startswith("curl ")])[0]
+    assert f"http://{stack.HOST}:{up.port}/v1/chat/completions" in curl
+    url, body = curl.split()[2], curl[curl.index(" -d '") + 5:curl.rindex("'")]
+    answer = stack.request(up.port, "POST", url.split(str(up.port), 1)[1], body.encode())
+    assert answer.status == 200 and answer.body.rstrip().endswith(b"data: [DONE]"), answer.body[-300:]
     assert len(up.children) == 3
 
 
