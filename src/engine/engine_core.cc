@@ -149,6 +149,7 @@ void EngineCore::wait() {
 
 void EngineCore::finish_all() {
   std::vector<Sequence*> left;
+  left.reserve(sequences_.size());
   for (const auto& [id, sequence] : sequences_) left.push_back(sequence.get());
   std::sort(left.begin(), left.end(),
             [](const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; });

@@ -29,7 +29,7 @@ TextStream::Step TextStream::finish() {
   return add(detokenizer_.finish(), true);
 }
 
-TextStream::Step TextStream::add(std::string text, bool last) {
+TextStream::Step TextStream::add(const std::string& text, bool last) {
   pending_ += text;
   const std::string* found = nullptr;
   std::size_t begin = 0;

@@ -29,7 +29,7 @@ class TextStream {
   Step finish();  // no more tokens: releases what was held back
 
  private:
-  Step add(std::string text, bool last);
+  Step add(const std::string& text, bool last);
   std::size_t held_back() const;
 
   model::Detokenizer detokenizer_;

@@ -242,6 +242,7 @@ Status Outbound::copy(const Posted& posted, std::uint64_t bytes) {
   // it.
   if (!receiver_.alive()) return fail(Errc::kUnavailable, "the receiver's process is dead");
   const iovec from{const_cast<std::byte*>(posted.local) + posted.done, bytes};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
   const iovec to{reinterpret_cast<void*>(posted.remote.address + posted.done), bytes};
   const ssize_t n = ::process_vm_writev(receiver_.pid(), &from, 1, &to, 1, 0);
   if (n == static_cast<ssize_t>(bytes)) return {};
