@@ -484,11 +484,13 @@ void DecodeSide::Impl::attempt_time(std::uint32_t index, Time now) {
     if (a.phase == Phase::kWithdrawing) {
       return end(index, Outcome::kCancelled, Cause::kCancelledHere, "withdrawn", false, now);
     }
+    if (a.phase == Phase::kWaiting) disown(a.transfer, a.peer, now);
     if (a.phase == Phase::kWaiting || a.phase == Phase::kRegistered) {
       return end(index, Outcome::kFailed, Cause::kDeadline, text, a.phase == Phase::kWaiting, now);
     }
   }
   if (now >= a.grant_by) {
+    disown(a.transfer, a.peer, now);
     return end(
         index, Outcome::kFailed, Cause::kRefused,
         fmt::format("{} blocks wait for peer {} to drain, quarantine_blocks_max is {}",

@@ -97,7 +97,7 @@ struct DecodeSide::Impl {
   struct Claim {
     TransferId transfer;
     std::uint32_t peer = kNone;
-    std::uint64_t wanted_incarnation = 0;
+    bool given_up = false;  // no longer a claim: P is told so as soon as it is connected
   };
 
   Impl(const Config& config, Port& port, AgentMetrics& metrics);
@@ -112,6 +112,9 @@ struct DecodeSide::Impl {
   void abandon(Time now);
   void shutdown(Time now);
   void drop_claim(TransferId transfer, bool tell, Time now);
+  bool room_for_claim(Time now);
+  void disown(TransferId transfer, std::uint32_t peer, Time now);
+  void tell_disowned(std::uint32_t peer, Time now);
   bool make_way(const Registration& registration, Time now);
   void fill(Attempt& a, Registration&& registration, std::uint32_t peer, Time now);
   void refuse_registration(Registration&& registration, Outcome outcome, Cause cause,

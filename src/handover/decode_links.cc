@@ -262,6 +262,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
     a.resend_gap = Duration{};
     repeat(i, now);
   }
+  tell_disowned(index, now);
   send_renewals(index, now);
   set_peer_timer(index, now);
 }
@@ -432,7 +433,7 @@ void DecodeSide::Impl::send_renewals(std::uint32_t index, Time now) {
     if (ids.size() == wire::kRenewalsMax) flush();
   };
   for (const Claim& claim : claims) {
-    if (claim.peer == index) add(claim.transfer);
+    if (claim.peer == index && !claim.given_up) add(claim.transfer);
   }
   if (open > 0) {
     for (const Attempt& a : attempts) {

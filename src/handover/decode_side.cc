@@ -77,11 +77,16 @@ DecodeSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
 }
 
 void DecodeSide::Impl::claim(TransferId transfer, const PeerAddress& address, Time now) {
-  if (live.find(transfer) || claim_of.find(transfer) || claim_of.full()) return;
+  if (live.find(transfer)) return;
+  if (const auto found = claim_of.find(transfer)) {
+    if (!claims[*found].given_up) return;
+    drop_claim(transfer, false, now);
+  }
+  if (!room_for_claim(now)) return;
   const std::uint32_t peer = peer_for(address, now);
   if (peer == kNone) return;
   claim_of.insert(transfer, static_cast<std::uint32_t>(claims.size()));
-  claims.push_back({transfer, peer, address.incarnation});
+  claims.push_back({transfer, peer});
   ++peers[peer].users;
   if (peers[peer].state == Peer::State::kReady) {
     const TransferId ids[] = {transfer};
@@ -89,24 +94,54 @@ void DecodeSide::Impl::claim(TransferId transfer, const PeerAddress& address, Ti
   }
 }
 
+// With `tell` P hears of it: at once, or when the connection that is being made stands. Should none
+// come, the peer is given up within its time-out, and P's lease ends by itself.
 void DecodeSide::Impl::drop_claim(TransferId transfer, bool tell, Time now) {
   const auto found = claim_of.find(transfer);
   if (!found) return;
   const std::uint32_t index = claims[*found].peer;
   Peer& peer = peers[index];
+  if (tell && peer.state != Peer::State::kReady) {
+    claims[*found].given_up = true;
+    return;
+  }
   claim_of.erase(transfer);
   if (*found + 1 != claims.size()) {
     claims[*found] = claims.back();
     claim_of.set(claims[*found].transfer, *found);
   }
   claims.pop_back();
-  if (tell && peer.state == Peer::State::kReady) {
+  --peer.users;
+  if (tell) disown(transfer, index, now);
+}
+
+// A live claim takes the place of one that is only still to be told of.
+bool DecodeSide::Impl::room_for_claim(Time now) {
+  if (!claim_of.full()) return true;
+  const auto over =
+      std::find_if(claims.begin(), claims.end(), [](const Claim& c) { return c.given_up; });
+  if (over == claims.end()) return false;
+  drop_claim(over->transfer, false, now);
+  return true;
+}
+
+// P may hold finished blocks for a request that is over here and of which it knows no registration.
+void DecodeSide::Impl::disown(TransferId transfer, std::uint32_t peer, Time now) {
+  if (peers[peer].state == Peer::State::kReady) {
     wire::Cancel message;
     message.key.transfer = transfer;
-    send(peer, message, now);
+    send(peers[peer], message, now);
+  } else if (!claim_of.find(transfer) && !claim_of.full()) {
+    claim_of.insert(transfer, static_cast<std::uint32_t>(claims.size()));
+    claims.push_back({transfer, peer, true});
+    ++peers[peer].users;
   }
-  --peer.users;
-  if (tell) free_peer_if_unused(index);
+}
+
+void DecodeSide::Impl::tell_disowned(std::uint32_t peer, Time now) {
+  for (std::size_t i = claims.size(); i-- > 0;) {
+    if (claims[i].peer == peer && claims[i].given_up) drop_claim(claims[i].transfer, true, now);
+  }
 }
 
 // An attempt that never started: the one event it gets, without a row.
@@ -154,6 +189,7 @@ bool DecodeSide::Impl::make_way(const Registration& registration, Time now) {
 void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
   if (!make_way(r, now)) return;
   const auto refuse = [&](std::string text) {
+    drop_claim(r.transfer, true, now);  // nobody will register it again
     refuse_registration(std::move(r), Outcome::kFailed, Cause::kRefused, std::move(text), now);
   };
   if (const Status status = check_registration(config.geometry, r); !status) {
@@ -251,11 +287,7 @@ void DecodeSide::Impl::cancel(TransferId transfer, Time now) {
   Attempt& a = attempts[*found];
   const bool released = a.phase == Phase::kWaiting || a.phase == Phase::kVerifying;
   a.keep = false;
-  if (a.phase == Phase::kWaiting && peers[a.peer].state == Peer::State::kReady) {
-    wire::Cancel message;  // P may hold finished blocks for a request that never got to register
-    message.key.transfer = transfer;
-    send(peers[a.peer], message, now);
-  }
+  if (a.phase == Phase::kWaiting) disown(transfer, a.peer, now);
   end(*found, Outcome::kCancelled, Cause::kCancelledHere, "cancelled by the decode engine",
       released, now);
 }

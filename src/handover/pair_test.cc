@@ -222,6 +222,7 @@ TEST_F(PairTest, ARegistrationThatNeverLeftIsReleasedAtOnce) {
   const Event event = d_event();
   EXPECT_EQ(event.outcome, Outcome::kCancelled);
   EXPECT_TRUE(event.blocks_released);
+  exchange();  // P may have been told of the claim
   EXPECT_TRUE(d->idle());
 }
 
@@ -306,6 +307,8 @@ TEST_F(QuarantineCapTest, APeerThatDoesNotDrainIsRefused) {
   EXPECT_THAT(refused.text,
               HasSubstr("4 blocks wait for peer p to drain, quarantine_blocks_max is 3"));
   EXPECT_TRUE(refused.blocks_released);
+  exchange();
+  EXPECT_EQ(p_event().transfer, kId);  // and not at the end of its lease
 }
 
 TEST_F(QuarantineCapTest, ACancelOfWhatIsHeldBackGivesItsBlocksBackAtOnce) {
@@ -642,6 +645,59 @@ TEST_F(PairTest, AClaimKeepsTheLeaseAliveAndItsCancelFreesAtOnce) {
   exchange();
   EXPECT_EQ(p_event().cause, Cause::kCancelledByPeer);
   EXPECT_TRUE(d->idle());
+}
+
+// Whatever D's request ends of before its connection stands, P must not wait for its lease.
+TEST_F(PairTest, AClaimCancelledBeforeTheConnectionStandsIsToldWhenItDoes) {
+  ready({0, 8}, {1, 2});
+  d->claim(kId, address(), now);
+  d->cancel(kId, now);
+  exchange();
+  EXPECT_EQ(p_event().cause, Cause::kCancelledByPeer);
+  EXPECT_TRUE(d->idle() && p->idle());
+}
+
+TEST_F(PairTest, ARegistrationCancelledBeforeTheConnectionStandsIsToldWhenItDoes) {
+  ready({0, 8}, {1, 2});
+  register_range({0, 8}, {3, 4});
+  d->cancel(kId, now);
+  EXPECT_TRUE(d_event().blocks_released);
+  exchange();
+  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_EQ(p_event().cause, Cause::kCancelledByPeer);
+  EXPECT_TRUE(d->idle() && p->idle());
+}
+
+TEST_F(PairTest, ACancelThatNoConnectionCarriesIsForgottenWithThePeer) {
+  deliver_messages = false;
+  d->claim(kId, address(), now);
+  d->cancel(kId, now);
+  pass(milliseconds(4999));
+  EXPECT_FALSE(d->idle());
+  pass(milliseconds(1));
+  EXPECT_TRUE(d->idle());
+}
+
+TEST_F(PairTest, ACancelThatWasNotToldYetGivesWayToANewClaim) {
+  ready({0, 8}, {1, 2});
+  d->claim(kId, address(), now);
+  d->cancel(kId, now);
+  d->claim(kId, address(), now);
+  exchange();
+  EXPECT_TRUE(p_port.events.empty());
+  pass(milliseconds(60000));
+  EXPECT_TRUE(p_port.events.empty());
+}
+
+TEST_F(PairTest, ARegistrationThatIsRefusedHereEndsItsClaimAndFreesP) {
+  ready({0, 8}, {1, 2});
+  d->claim(kId, address(), now);
+  exchange();
+  register_range({0, 8}, {3, 3});
+  EXPECT_EQ(d_event().cause, Cause::kRefused);
+  exchange();
+  EXPECT_EQ(p_event().cause, Cause::kCancelledByPeer);
+  EXPECT_TRUE(d->idle() && p->idle());
 }
 
 TEST_F(PairTest, NoLeaseEndsUnderAPostedWrite) {
