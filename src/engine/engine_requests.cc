@@ -78,6 +78,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
   if (sequence.computed == sequence.prompt_size) {
     if (!logits.empty()) {
       sequence.first_token = sampler_.sample(logits, sequence.sampler, sequence.size());
+      sequence.first_token_time = now_ns();  // it is told only once the blocks are accepted
     }
     scheduler_.remove(sequence);
     sequence.phase = Phase::kHandingOver;
@@ -145,7 +146,8 @@ void EngineCore::note_start(Sequence& sequence) {
 }
 
 void EngineCore::note_token_time(Sequence& sequence) {
-  const std::int64_t time = now_ns();
+  const bool sampled_before = sequence.sampled() == 1 && sequence.first_token_time != 0;
+  const std::int64_t time = sampled_before ? sequence.first_token_time : now_ns();
   if (sequence.sampled() == 1) {
     sequence.first_token_time = time;
     metrics_.time_to_first_token_seconds.observe(seconds_between(sequence.submitted_time, time));
