@@ -340,6 +340,47 @@ TEST_F(PairTest, AFailedWriteIsNotDrainedByWordButByFence) {
   EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
 }
 
+TEST_F(PairTest, WhatFailedBeforeThePeerWasLostIsNotForgottenWithIt) {
+  ready({0, 8}, {1, 2});
+  register_range({0, 8}, {3, 4});
+  exchange();
+  ASSERT_FALSE(p_port.writes.empty());
+  deliver_messages = false;
+  pass(milliseconds(5001));
+  lose_messages();
+  EXPECT_FALSE(d_event().blocks_released);
+  while (!p_port.writes.empty()) {  // P's row of D has no write left from here on
+    p->on_write_failed(p_port.writes.front().context, "link error", now);
+    p_port.writes.pop_front();
+  }
+  EXPECT_EQ(p_event().cause, Cause::kPeerSilent);
+  deliver_messages = true;
+  pass(milliseconds(10000));  // D dials again and asks whether P has drained
+  EXPECT_TRUE(last_to_d.contains(wire::MessageType::kStopped));
+  EXPECT_TRUE(d_port.events.empty());  // a failed write may land late: only the fence helps [I1]
+  d->on_fenced(Inbound{1}, now);
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+}
+
+TEST_F(PairTest, LostPeersGiveTheirPlaceToNewOnes) {
+  for (std::uint64_t incarnation = 1; incarnation <= 3 * p_config.peers_max; ++incarnation) {
+    d_config.id.incarnation = incarnation;
+    d.emplace(d_config, d_port, d_metrics);
+    const TransferId id{2, incarnation};
+    ready({0, 8}, {1, 2}, true, id);
+    register_range({0, 8}, {3, 4}, {0, 1}, 0, id);
+    exchange();
+    complete_all();
+    EXPECT_EQ(d_event().outcome, Outcome::kDone);
+    EXPECT_EQ(p_event().outcome, Outcome::kDone);
+    p->on_link_down(link, "closed by the peer", now);
+    deliver_messages = false;
+    pass(milliseconds(501));
+    lose_messages();
+    deliver_messages = true;
+  }
+}
+
 TEST_F(PairTest, ARegistrationOfASessionThatDGaveUpIsNeverWritten) {
   p->expect(kId, 8, now);
   register_range({0, 8}, {3, 4});

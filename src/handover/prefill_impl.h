@@ -115,7 +115,8 @@ struct PrefillSide::Impl {
     Time spoke = kNever;
     Time down_since = kNever;
     Duration ping_gap{};
-    bool lost = false;  // given up; the row goes when its last write is in
+    bool lost = false;  // given up; its row and its book stay until the place is needed
+    Time lost_at = kNever;
     std::uint32_t pushes = 0;
     std::uint64_t blocks = 0;  // named by its registrations
     std::uint32_t in_flight = 0;
@@ -180,7 +181,7 @@ struct PrefillSide::Impl {
   void connect(std::uint32_t index, Time now);
   void drop_session(std::uint32_t index, Cause cause, const std::string& text, Time now);
   void lose(std::uint32_t index, Cause cause, std::string_view why, Time now);
-  void free_peer_if_unused(std::uint32_t index);
+  void forget_peer(std::uint32_t index);
   std::uint32_t peer_of(Outbound outbound) const;
   void on_connected(Outbound outbound, Time now);
   void on_connect_failed(Outbound outbound, std::string_view error, Time now);

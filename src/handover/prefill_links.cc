@@ -101,7 +101,8 @@ void PrefillSide::Impl::on_hello(LinkId link, const wire::Hello& theirs, Time no
 }
 
 // The row of an incarnation, old or new. An older incarnation of the same engine whose connection
-// is gone is dead.
+// is gone is dead. A lost one may come back to ask what became of its grants, and is answered from
+// its book [I1], so its row is kept until the place is needed.
 std::uint32_t PrefillSide::Impl::peer_for(const PeerId& id, Time now) {
   for (std::uint32_t i = 0; i < peers.size(); ++i) {
     if (peers[i].used && !peers[i].lost && peers[i].id.engine_id == id.engine_id &&
@@ -110,11 +111,19 @@ std::uint32_t PrefillSide::Impl::peer_for(const PeerId& id, Time now) {
     }
   }
   std::uint32_t free_row = kNone;
+  std::uint32_t longest_lost = kNone;
   for (std::uint32_t i = 0; i < peers.size(); ++i) {
     if (peers[i].used && peers[i].id == id) return i;
-    if (!peers[i].used && free_row == kNone) free_row = i;
+    if (!peers[i].used) {
+      if (free_row == kNone) free_row = i;
+    } else if (peers[i].lost && peers[i].pushes == 0 &&
+               (longest_lost == kNone || peers[i].lost_at < peers[longest_lost].lost_at)) {
+      longest_lost = i;
+    }
   }
-  return free_row;
+  if (free_row != kNone || longest_lost == kNone) return free_row;
+  forget_peer(longest_lost);
+  return longest_lost;
 }
 
 void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hello& theirs,
@@ -359,6 +368,7 @@ void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view 
   Peer& peer = peers[index];
   metrics.peers_lost.add();
   peer.lost = true;
+  peer.lost_at = now;
   if (peer.link != kNoLink) {
     port.hang_up(peer.link);
     metrics.peers_connected.set(--peers_connected);
@@ -377,13 +387,11 @@ void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view 
     if (t.used && !t.ending && t.holder == index) t.holder = kNone;
   }
   peer_timers.set(index, kNever);
-  free_peer_if_unused(index);
 }
 
-void PrefillSide::Impl::free_peer_if_unused(std::uint32_t index) {
+void PrefillSide::Impl::forget_peer(std::uint32_t index) {
   Peer& peer = peers[index];
-  if (!peer.used || !peer.lost || peer.pushes != 0) return;
-  BATON_CHECK(peer.in_flight == 0, "[I2]");
+  BATON_CHECK(peer.lost && peer.pushes == 0 && peer.in_flight == 0, "[I2]");
   for (Transfer& t : transfers) {
     if (t.holder == index) t.holder = kNone;
   }

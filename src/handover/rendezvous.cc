@@ -320,7 +320,6 @@ void PrefillSide::Impl::free_push(std::uint32_t push) {
   p.generation = generation;
   p.queued = queued;
   free_pushes.push_back(push);
-  free_peer_if_unused(peer);
 }
 
 void PrefillSide::Impl::stop_unmatched(std::uint32_t push, Cause cause, std::string text,
