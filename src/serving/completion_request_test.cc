@@ -1,5 +1,6 @@
 #include "serving/completion_request.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -163,6 +164,23 @@ TEST(KvTransferParams, OfBothLegs) {
   EXPECT_EQ(decode->kv->peer.port, 5600);
   EXPECT_EQ(decode->kv->peer.incarnation, ~0ULL);
   EXPECT_EQ(decode->kv->binding, 2U);
+}
+
+// Looking up each member of an object by walking the others would hold a server for minutes.
+TEST(CompletionRequest, RefusesAnObjectOfManyMembersWithoutReadingIt) {
+  const auto body_of = [](int members) {
+    std::string body = R"({"prompt": "a", "logit_bias": {}, "metadata": {"x": [{"a": ":"}])";
+    for (int i = 1; i < members; ++i) body += fmt::format(",\"k{}\":{}", i, i);
+    return body + "}}";
+  };
+  EXPECT_TRUE(parse_completion_request(Endpoint::kCompletions, body_of(256)).has_value());
+  for (const int members : {257, 1'000'000}) {
+    const auto parsed = parse_completion_request(Endpoint::kCompletions, body_of(members));
+    ASSERT_FALSE(parsed.has_value());
+    EXPECT_EQ(parsed.error().status, 400);
+    EXPECT_THAT(parsed.error().message,
+                HasSubstr(fmt::format("has {} members, and at most 256 are read", members)));
+  }
 }
 
 TEST(KvTransferParams, RefusedByFieldAndValue) {

@@ -2,15 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace baton::serving {
 namespace {
 
 constexpr int kDepthMax = 64;
+// Objects keep the order of their members and so look each one up by walking: the time to read one
+// grows with the square of their number.
+constexpr std::size_t kMembersMax = 256;
 
-// How deep brackets nest outside of strings; good enough for text that is not JSON, too.
-int nesting(std::string_view text) {
+struct Shape {
+  int depth = 0;            // how deep brackets nest
+  std::size_t members = 0;  // of the object that has most
+};
+
+// Only what is outside of strings counts; good enough for text that is not JSON, too.
+Shape shape_of(std::string_view text) {
+  Shape shape;
+  std::array<std::size_t, kDepthMax + 1> members{};  // of the open objects, by depth
   int depth = 0;
-  int deepest = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -23,12 +35,15 @@ int nesting(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
+      shape.depth = std::max(shape.depth, ++depth);
+      if (depth >= 0 && depth <= kDepthMax) members[static_cast<std::size_t>(depth)] = 0;
     } else if (c == ']' || c == '}') {
       --depth;
+    } else if (c == ':' && depth >= 0 && depth <= kDepthMax) {
+      shape.members = std::max(shape.members, ++members[static_cast<std::size_t>(depth)]);
     }
   }
-  return deepest;
+  return shape;
 }
 
 // nlohmann's message without its "[json.exception.parse_error.101]" tag.
@@ -41,9 +56,15 @@ std::string reason(const std::exception& error) {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text) {
-  if (const int depth = nesting(text); depth > kDepthMax) {
+  const Shape shape = shape_of(text);
+  if (shape.depth > kDepthMax) {
     return fail(Errc::kInvalidArgument,
-                fmt::format("JSON nests {} deep, and at most {} is read", depth, kDepthMax));
+                fmt::format("JSON nests {} deep, and at most {} is read", shape.depth, kDepthMax));
+  }
+  if (shape.members > kMembersMax) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("a JSON object has {} members, and at most {} are read", shape.members,
+                            kMembersMax));
   }
   try {
     return Json::parse(text);

@@ -11,8 +11,9 @@ namespace baton::serving {
 
 using Json = nlohmann::ordered_json;
 
-// Refuses what is not JSON (the message says where) and what nests deeper than 64, so that nothing
-// that walks the value can run out of stack.
+// Refuses what is not JSON (the message says where), what nests deeper than 64, so that nothing
+// that walks the value can run out of stack, and an object of more than 256 members, so that
+// reading it takes no longer than its length warrants.
 Result<Json> parse_json(std::string_view text);
 
 // Compact. Broken UTF-8 becomes U+FFFD, never an exception.
