@@ -437,7 +437,8 @@ void DecodeSide::Impl::send_renewals(std::uint32_t index, Time now) {
   }
   if (open > 0) {
     for (const Attempt& a : attempts) {
-      if (a.phase == Phase::kRegistered && a.peer == index) add(a.transfer);
+      const bool wants = a.phase == Phase::kRegistered || a.phase == Phase::kWaiting;
+      if (wants && a.peer == index) add(a.transfer);
     }
   }
   flush();

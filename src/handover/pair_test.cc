@@ -270,6 +270,7 @@ class QuarantineCapTest : public PairTest {
  protected:
   QuarantineCapTest() {
     d_config.quarantine_blocks_max = 3;
+    p_config.lease = milliseconds(2000);  // shorter than what is held back may wait
     start();
     for (std::uint32_t i = 0; i < 2; ++i) {
       const TransferId id{1, i + 1};
@@ -308,7 +309,9 @@ TEST_F(QuarantineCapTest, APeerThatDoesNotDrainIsRefused) {
               HasSubstr("4 blocks wait for peer p to drain, quarantine_blocks_max is 3"));
   EXPECT_TRUE(refused.blocks_released);
   exchange();
-  EXPECT_EQ(p_event().transfer, kId);  // and not at the end of its lease
+  const Event told = p_event();
+  EXPECT_EQ(told.transfer, kId);
+  EXPECT_EQ(told.cause, Cause::kCancelledByPeer);  // its lease was renewed until then
 }
 
 TEST_F(QuarantineCapTest, ACancelOfWhatIsHeldBackGivesItsBlocksBackAtOnce) {
