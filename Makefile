@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 PYTHON := .venv/bin/python
 
-.PHONY: help setup build demo test bench check format tidy analyze sanitize clean
+.PHONY: help setup configure build demo test bench check format tidy analyze sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,11 +13,14 @@ help: ## this list
 setup: ## install what is needed (idempotent; every other door calls it)
 	@tools/setup
 
-build: setup ## compile the release build
-	@cmake --preset release >build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
+build: configure ## compile the release build, tests included
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build ## P, D and router with a real model: one chat, then eight prompts at once, all checked
+configure: setup
+	@cmake --preset release >build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
+
+demo: configure ## P, D and router with a real model: one chat, then eight prompts at once, all checked
+	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton
 
 test: build ## all tests of CI's share

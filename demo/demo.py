@@ -13,12 +13,14 @@ import pathlib
 import shutil
 import sys
 import textwrap
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 import stack  # noqa: E402
 
+PATIENCE = 600  # seconds; the router itself gives a request up after as many
 CHAT = [{"role": "user", "content": "What is the capital of France, and what is it known for?"}]
 
 PASSAGE = """The relay is decided in the exchange. The runner who comes in has spent a whole leg getting up to speed, and
@@ -42,7 +44,13 @@ def prompts(short=False):
 
 def collect(port, path, body, on_text=None):
     """One streamed answer: its tokens, text and transfer id."""
-    stream = stack.Stream(port, path, body)
+    try:
+        return read_answer(stack.Stream(port, path, body, timeout=PATIENCE), on_text)
+    except TimeoutError:
+        raise AssertionError(f"{path}: not a word of the answer for {PATIENCE} s: is the machine busy?") from None
+
+
+def read_answer(stream, on_text):
     if stream.status != 200:
         raise AssertionError(f"status {stream.status}: {stream.response.read().decode(errors='replace')}")
     tokens, text, usage = [], "", None
@@ -60,6 +68,25 @@ def collect(port, path, body, on_text=None):
         raise AssertionError("the stream ended without [DONE]")
     stream.close()
     return {"tokens": tokens, "text": text, "usage": usage, "transfer_id": stream.headers.get("x-baton-transfer-id")}
+
+
+def all_at_once(port, bodies):
+    """The answers in the order of the bodies; counts on the open line as they end."""
+    ended = 0
+
+    def one(body):
+        nonlocal ended
+        answer = collect(port, "/v1/completions", body)
+        with lock:
+            ended += 1
+            print(f" {ended}", end="", flush=True)
+        return answer
+
+    lock = threading.Lock()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(one, bodies))
+    print()
+    return answers
 
 
 def record(port, transfer_id):
@@ -95,12 +122,18 @@ def max_overlap(lines):
 
 def print_timelines(lines):
     names = ["registered", "ready", "first_write", "last_byte", "decode_told", "first_token", "second_token"]
-    print("\n  hand-over time lines, milliseconds after D registered")
-    print(f"  {'transfer':10}{'prompt':>7}{'MiB':>8}{'writes':>7}  " + "".join(f"{n.replace('_', ' '):>13}" for n in names))
+    print("\nWhere each hand-over spent its time, in milliseconds after decode (D) registered\n"
+          "its blocks with prefill (P). Ready: P has computed the first piece of the prompt. First write to\n"
+          "last byte: the KV cache crosses, piece by piece. Decode told: D may start. The first token is\n"
+          "P's own and does not wait for the hand-over.\n")
+    heads = [("", "transfer", -8), ("prompt", "tokens", 8), ("", "MiB", 7), ("", "writes", 8), ("", "registered", 12)]
+    heads += [(*(["", *name.split("_")][-2:]), 9) for name in names[1:]]
+    for row in (0, 1):
+        print("  " + "".join(f"{head[row]:{'<' if head[2] < 0 else '>'}{abs(head[2])}}" for head in heads))
     for line in lines:
-        ms = "".join(f"{line['ms'][n]:>13.2f}" if line["ms"][n] is not None else f"{'-':>13}" for n in names)
-        print(f"  {line['transfer_id'][:8]:10}{line['prompt_tokens']:>7}{line['bytes'] / 2**20:>8.2f}"
-              f"{line['writes']:>7}  {ms}")
+        ms = ["-" if line["ms"][name] is None else f"{line['ms'][name]:.2f}" for name in names]
+        print(f"  {line['transfer_id'][:8]}{line['prompt_tokens']:>8}{line['bytes'] / 2**20:>7.2f}{line['writes']:>8}"
+              f"{ms[0]:>12}" + "".join(f"{text:>9}" for text in ms[1:]))
 
 
 def disaggregated(args):
@@ -118,9 +151,8 @@ def disaggregated(args):
         print(f"  > {CHAT[0]['content']}\n  ", end="", flush=True)
         chat_body = {"messages": CHAT, "max_tokens": 64, "temperature": 0, "return_token_ids": True}
         answers = [collect(router, "/v1/chat/completions", chat_body, lambda t: print(t, end="", flush=True))]
-        print("\n\nEight prompts of different length at once ...", flush=True)
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers += pool.map(lambda body: collect(router, "/v1/completions", body), prompts(args.short))
+        print("\n\nEight prompts of different length at once; answered:", end="", flush=True)
+        answers += all_at_once(router, prompts(args.short))
         for name, side in sides.items():
             try:
                 side.wait_whole(20)
@@ -153,12 +185,9 @@ def one_process(args):
     single.start()
     try:
         single.wait_ready(120)
-        print("The same prompts in one process (kv_role kv_both) ...", flush=True)
+        print("The same prompts in one process (kv_role kv_both); answered:", end="", flush=True)
         chat_body = {"messages": CHAT, "max_tokens": 64, "temperature": 0, "return_token_ids": True}
-        answers = [collect(port, "/v1/chat/completions", chat_body)]
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers += pool.map(lambda body: collect(port, "/v1/completions", body), prompts(args.short))
-        return answers
+        return [collect(port, "/v1/chat/completions", chat_body), *all_at_once(port, prompts(args.short))]
     finally:
         single.stop()
 
