@@ -53,17 +53,19 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--block-size", options.block_size, "tokens a KV block")->capture_default_str();
   app.add_option("--max-model-len", options.max_model_len,
                  "context in tokens; default: the model's");
-  app.add_option("--max-num-seqs", options.max_num_seqs, "requests that run at once");
+  app.add_option("--max-num-seqs", options.max_num_seqs, "requests that run at once; default: 64");
   app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
-                 "tokens a step; longer prompts are cut into chunks");
+                 "tokens a step; longer prompts are cut into chunks; default: 512");
   app.add_option("--threads", options.threads, "compute threads; default: one a core");
-  app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes, "at most this much KV cache");
+  app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes,
+                 "at most this much KV cache; default: 1 GiB");
   app.add_option("--peer-timeout", options.peer_timeout,
                  "seconds without a word until a peer counts as silent")
       ->capture_default_str();
   app.add_option("--lease", options.lease, "seconds that finished blocks are held without renewal")
       ->capture_default_str();
-  app.add_option("--transfer-timeout", options.transfer_timeout, "seconds for one hand-over")
+  app.add_option("--transfer-timeout", options.transfer_timeout,
+                 "seconds that a decode instance waits for a word on its registration")
       ->capture_default_str();
   app.add_flag("--verify-blocks", options.verify_blocks,
                "debug: hash every block on both sides; unlike hashes fail the hand-over");
@@ -170,19 +172,36 @@ std::vector<std::string> shared_flags_as_typed(const CLI::App& up) {
 
 // CLI11 would only say that a command is missing.
 bool is_unknown_command(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return false;
+  if (argc < 2 || app.get_option_no_throw(argv[1]) != nullptr) return false;
   std::string known;
   for (const CLI::App* command : app.get_subcommands({})) {
     if (command->get_name() == argv[1]) return false;
     known += (known.empty() ? "" : ", ") + command->get_name();
   }
-  std::fprintf(stderr, "baton: unknown command %s; known are %s\n", argv[1], known.c_str());
+  std::fprintf(stderr, "baton: unknown %s %s; known commands are %s\n",
+               argv[1][0] == '-' ? "flag" : "command", argv[1], known.c_str());
   return true;
+}
+
+// CLI11 names left-over arguments last to first, and does not say what a value should have been.
+std::string fault(const CLI::App& command, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    return "unknown: " + CLI::detail::join(command.remaining(), " ");
+  }
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    return std::string(error.what()) + ": not a number, or out of range";
+  }
+  return error.what();
 }
 
 int report(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  app.exit(error);
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  const CLI::App& command = parsed.empty() ? app : *parsed.front();
+  const std::string who = parsed.empty() ? "baton" : "baton " + command.get_name();
+  std::fprintf(stderr, "%s: %s\n`%s --help` lists %s.\n", who.c_str(),
+               fault(command, error).c_str(), who.c_str(),
+               parsed.empty() ? "the commands" : "the flags");
   return static_cast<int>(Exit::kUsage);
 }
 
@@ -193,7 +212,6 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   app.set_version_flag("--version", "baton " + baton::serving::version());
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
   ServeOptions serve_options;
   RouteOptions route_options;
   UpOptions up_options;
