@@ -1,12 +1,13 @@
 // The hand-over engine of one rank of one instance: one owner thread that moves KV blocks from
 // prefill (P) to decode (D) instances by one-sided writes.
 //
-//   D: claim()          as soon as its server accepted the request: P's lease is renewed from here
-//   on [I5] D: register_blocks() in the step that reserves blocks: P may write from here on P:
-//   expect()         as soon as its server accepted the request: registrations wait instead of
-//   failing P: ready()          when blocks are computed, in one piece or several; the second of
-//   the two sides starts the write both: one Event::kEnded an attempt, through event_fd() and
-//   poll_events()
+//   D: claim()            as soon as its server accepted the request: renews P's lease [I5]
+//   D: register_blocks()  in the step that reserves blocks: P may write from here on
+//   P: expect()           as soon as its server accepted the request: registrations wait for it
+//   P: ready()            when blocks are computed, in one piece or several
+//
+// The second of the two sides starts the writes. Both hear of it once an attempt: Event::kEnded,
+// through event_fd() and poll_events().
 //
 // Threads: every method may be called from any thread and never waits for a peer, a socket or the
 // owner thread; it copies its arguments into a bounded queue. Answers that need a peer come as
@@ -89,7 +90,7 @@ class Agent {
   // the owner thread.
   virtual ~Agent() = default;
 
-  // D side.
+  // D side. Claims are kept for transfers_max transfers; P's lease does not live by those beyond.
   virtual Status claim(TransferId transfer, const PeerAddress& peer) = 0;
   virtual Status register_blocks(Registration registration) = 0;
   // Takes the registration back; P keeps its blocks under the lease, and another attempt may

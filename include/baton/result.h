@@ -3,7 +3,7 @@
 //
 // Three kinds of trouble are kept apart. A fault of the program itself is a BATON_CHECK
 // (base/check.h) and ends it. An expected failure of a call is a Result. Trouble after a request
-// was accepted is an Event (events.h).
+// was accepted is an Event (baton/event.h).
 #pragma once
 
 #include <cstdint>

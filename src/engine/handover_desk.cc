@@ -166,8 +166,6 @@ void HandoverDesk::release_or_quarantine(Sequence& sequence, const Event& event)
 }
 
 void HandoverDesk::on_prefill_event(Event event) {
-  // A registration that another one took the place of: the finished blocks wait for that one.
-  if (event.cause == Cause::kSuperseded) return;
   if (const auto held = prefill_detached_.find(event.transfer); held != prefill_detached_.end()) {
     pool_->free(held->second);
     prefill_detached_.erase(held);
