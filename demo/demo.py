@@ -122,10 +122,10 @@ def max_overlap(lines):
 
 def print_timelines(lines):
     names = ["registered", "ready", "first_write", "last_byte", "decode_told", "first_token", "second_token"]
-    print("\nWhere each hand-over spent its time, in milliseconds after decode (D) registered\n"
-          "its blocks with prefill (P). Ready: P has computed the first piece of the prompt. First write to\n"
-          "last byte: the KV cache crosses, piece by piece. Decode told: D may start. The first token is\n"
-          "P's own and does not wait for the hand-over.\n")
+    print("\nWhere each hand-over spent its time, in milliseconds after decode (D) registered its blocks with\n"
+          "prefill (P). Ready: P has computed the first piece of the prompt. First write to last byte: the KV\n"
+          "cache crosses, piece by piece. Decode told: D may start. The first token is P's own and does not\n"
+          "wait for the hand-over.\n")
     heads = [("", "transfer", -8), ("prompt", "tokens", 8), ("", "MiB", 7), ("", "writes", 8), ("", "registered", 12)]
     heads += [(*(["", *name.split("_")][-2:]), 9) for name in names[1:]]
     for row in (0, 1):
