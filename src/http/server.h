@@ -57,7 +57,9 @@ struct ServerOptions {
   std::string host = "127.0.0.1";       // an IPv4 or IPv6 address, or a name that resolves to one
   std::uint16_t port = 0;               // 0: any free port, see Server::port
   std::size_t header_limit = 64 << 10;  // bytes of request line and headers; more is 431
-  std::size_t body_limit = 32 << 20;    // bytes; more is 413
+  // Bytes; more is 413. The one thread reads a body as JSON while everybody else waits: what takes
+  // longer than --peer-timeout has the instance given up as silent.
+  std::size_t body_limit = 4 << 20;
   std::size_t send_buffer_limit =
       8 << 20;  // bytes of a stream that wait for a client which does not read
   std::size_t max_connections = 1024;                // more are answered 503 and closed

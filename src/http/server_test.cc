@@ -249,6 +249,17 @@ INSTANTIATE_TEST_SUITE_P(
                    413}),
     [](const auto& info) { return std::string(info.param.name); });
 
+TEST(HttpServer, TakesABodyOf4MiBAndNoneThatIsLonger) {
+  const auto server = start(echo);
+  const std::string head = "POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: ";
+  TestSocket longest = TestSocket::connect(server->port());
+  longest.send(head + "4194304\r\n\r\n" + std::string(4194304, 'x'));
+  EXPECT_THAT(longest.read_to_end(), StartsWith("HTTP/1.1 200"));
+  TestSocket longer = TestSocket::connect(server->port());
+  longer.send(head + "4194305\r\n\r\n");
+  EXPECT_THAT(longer.read_to_end(), StartsWith("HTTP/1.1 413"));
+}
+
 TEST(HttpServer, GarbageAfterARequestIsAnsweredAfterIt) {
   const auto server = start(echo);
   TestSocket socket = TestSocket::connect(server->port());
