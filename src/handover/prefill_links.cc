@@ -33,8 +33,12 @@ void PrefillSide::Impl::strangers_time(Time now) {
 
 void PrefillSide::Impl::refuse_link(LinkId link, wire::Refuse refuse) {
   metrics.refused_peers.add();
-  log::warning("refused a peer: {}: ours is {}, theirs is {} {}", refuse.field, refuse.ours,
-               refuse.theirs, refuse.text);
+  if (refuse.ours.empty() && refuse.theirs.empty()) {
+    log::warning("refused a peer: {}: {}", refuse.field, refuse.text);
+  } else {
+    log::warning("refused a peer: {}: ours is {}, theirs is {}", refuse.field, refuse.ours,
+                 refuse.theirs);
+  }
   port.send(link, encoder.encode(refuse));
   port.hang_up(link);
 }

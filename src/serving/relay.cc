@@ -80,6 +80,8 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     metrics_.running.add(1);
     {
       const std::lock_guard lock(mutex_);
+      // An instance may have fallen silent since it was picked: then the request is over already.
+      if (legs_.finished()) return;
       // D first: its registration may then wait at P, and never P's blocks for it.
       send(Leg::kDecode);
       send(Leg::kPrefill);
