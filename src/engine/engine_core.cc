@@ -8,12 +8,21 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace baton::engine {
 
 namespace {
 
 constexpr int kRetryMilliseconds = 1;  // while the agent's queue is full
+// How long D stands still before a registration gives way, at first and while that does not help.
+constexpr std::int64_t kPatienceNs = 1'000'000'000;
+constexpr std::int64_t kPatienceAgainNs = 100'000'000;
+constexpr int kGiveWayMilliseconds = 50;
+
+std::int64_t now_ns() {
+  return now().time_since_epoch().count();
+}
 
 RequestLimits limits_of(const model::Model& model, const EngineOptions& options) {
   RequestLimits limits;
@@ -74,6 +83,7 @@ void EngineCore::run() {
     if (desk_) desk_->poll();
     for (Sequence* sequence : std::exchange(ready_retries_, {})) send_ready(*sequence);
     const bool computed = step();
+    give_way();
     update_gauges();
     if (!computed) wait();
   }
@@ -135,6 +145,35 @@ void EngineCore::compute() {
   }
 }
 
+// P and D may take requests in different orders. Then P's pool can be full of finished prompts that
+// wait here for blocks, and this pool full of registrations that wait at P for theirs: a circle
+// that no deadline breaks, because both sides are alive and say so [I4]. So where nothing runs and
+// the head of the queue gets no blocks, the youngest registration goes to the end of the queue, and
+// the next one, until one of them is served.
+void EngineCore::give_way() {
+  const bool starving =
+      desk_ && desk_->waiting_for_kv() > 0 && scheduler_.waiting() > 0 && scheduler_.running() == 0;
+  if (!starving) {
+    starving_since_ = 0;
+    return;
+  }
+  const std::int64_t time = now_ns();
+  if (starving_since_ == 0) {
+    starving_since_ = time;
+    patience_ns_ = kPatienceNs;
+  }
+  if (time - starving_since_ < patience_ns_ || desk_->withdrawing() > 0) return;
+  Sequence* youngest = nullptr;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->attempt != 0 && (!youngest || sequence->attempt > youngest->attempt)) {
+      youngest = sequence.get();
+    }
+  }
+  if (youngest != nullptr) desk_->withdraw(*youngest);
+  starving_since_ = time;
+  patience_ns_ = kPatienceAgainNs;
+}
+
 void EngineCore::wait() {
   std::array<pollfd, 2> fds{};
   fds[0] = {.fd = intake_.wake_fd(), .events = POLLIN, .revents = 0};
@@ -144,7 +183,8 @@ void EngineCore::wait() {
     fds[count++] = {.fd = desk_->event_fd(), .events = POLLIN, .revents = 0};
     retry = retry || desk_->must_retry();
   }
-  (void)::poll(fds.data(), count, retry ? kRetryMilliseconds : -1);
+  const int starving = starving_since_ != 0 ? kGiveWayMilliseconds : -1;
+  (void)::poll(fds.data(), count, retry ? kRetryMilliseconds : starving);
 }
 
 void EngineCore::finish_all() {

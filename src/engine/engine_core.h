@@ -48,6 +48,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void run();
   void take_inbox();
   bool step();
+  void give_way();
   void wait();
   void compute();
   void finish_all();
@@ -71,6 +72,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   // HandoverDesk::Listener
   void remote_kv_done(Sequence& sequence, Event event) override;
   void remote_kv_failed(Sequence& sequence, Event event) override;
+  void remote_kv_withdrawn(Sequence& sequence) override;
   void prefill_ended(Sequence& sequence, Event event) override;
   void transfer_over(TransferId transfer) override;
 
@@ -89,6 +91,8 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   std::unordered_map<std::string, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> ready_retries_;  // P: the agent's queue was full
   bool retry_admission_ = false;          // D: the same
+  std::int64_t starving_since_ = 0;       // D: see give_way(); 0: not starving
+  std::int64_t patience_ns_ = 0;
   Sampler sampler_;
   std::vector<Intake::Item> inbox_;
   std::vector<Sequence*> to_register_;

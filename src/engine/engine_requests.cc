@@ -237,6 +237,7 @@ void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
         "transfer {}: first token {} is not in the vocabulary of {}, computed here instead",
         event.transfer.to_string(), first, model_config().vocab_size);
   }
+  starving_since_ = 0;
   const bool take = known && sequence.request.remote_prefill->first_token == FirstToken::kPrefill;
   sequence.handover = std::move(event);
   sequence.computed = take ? sequence.prompt_size : sequence.prompt_size - 1;
@@ -256,6 +257,11 @@ void EngineCore::remote_kv_failed(Sequence& sequence, Event event) {
   log::warning("request '{}' is computed here: {}", sequence.request.id, error.message);
   metrics_.kv_load_recomputed.add();
   scheduler_.enqueue(sequence);
+}
+
+void EngineCore::remote_kv_withdrawn(Sequence& sequence) {
+  metrics_.registrations_withdrawn.add();
+  scheduler_.enqueue_last(sequence);
 }
 
 void EngineCore::prefill_ended(Sequence& sequence, Event event) {

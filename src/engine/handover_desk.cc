@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -69,6 +70,31 @@ Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence,
   return Answer::kAccepted;
 }
 
+void HandoverDesk::withdraw(Sequence& sequence) {
+  BATON_CHECK(sequence.attempt != 0 && !sequence.withdrawing);
+  if (!agent_->withdraw(sequence.request.remote_prefill->transfer)) return;
+  sequence.withdrawing = true;
+  ++withdrawing_;
+}
+
+// True: the event is the end that withdraw() asked for. P's lease is claimed anew at once, because
+// the registration that renewed it is gone [I5].
+bool HandoverDesk::settle_withdrawal(Sequence& sequence, const Event& event) {
+  if (!std::exchange(sequence.withdrawing, false)) return false;
+  --withdrawing_;
+  if (event.outcome != Outcome::kCancelled || event.cause != Cause::kCancelledHere) return false;
+  const RemotePrefill& remote = *sequence.request.remote_prefill;
+  if (const Status claimed = agent_->claim(remote.transfer, remote.peer); !claimed) {
+    log::warning("transfer {}: not claimed again: {}", remote.transfer.to_string(),
+                 claimed.error().message);
+  }
+  release_or_quarantine(sequence, event);
+  sequence.attempt = 0;
+  attach(sequence);
+  listener_->remote_kv_withdrawn(sequence);
+  return true;
+}
+
 bool HandoverDesk::detach(Sequence& sequence) {
   const auto transfer = sequence.request.remote_decode ? sequence.request.remote_decode->transfer
                                                        : sequence.request.remote_prefill->transfer;
@@ -84,6 +110,7 @@ bool HandoverDesk::detach(Sequence& sequence) {
   cancel(transfer);
   if (sequence.attempt == 0) return false;
   --decode_registered_;
+  if (std::exchange(sequence.withdrawing, false)) --withdrawing_;
   pool_->quarantine(sequence.blocks);
   quarantine_.emplace(
       AttemptKey{transfer, sequence.request.remote_prefill->binding, sequence.attempt},
@@ -133,6 +160,7 @@ void HandoverDesk::on_decode_event(Event event) {
   Sequence& sequence = *at->second;
   decode_.erase(at);
   --decode_registered_;
+  if (settle_withdrawal(sequence, event)) return;
   const TokenRange whole{0, sequence.prompt_size};
   if (event.outcome == Outcome::kDone && event.range != whole) {
     event.outcome = Outcome::kFailed;

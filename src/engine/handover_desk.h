@@ -28,6 +28,8 @@ class HandoverDesk {
     virtual ~Listener() = default;
     virtual void remote_kv_done(Sequence& sequence, Event event) = 0;
     virtual void remote_kv_failed(Sequence& sequence, Event event) = 0;
+    // After withdraw(): its request goes on and may be registered again.
+    virtual void remote_kv_withdrawn(Sequence& sequence) = 0;
     virtual void prefill_ended(Sequence& sequence, Event event) = 0;
     // P: nothing of the transfer of a sequence that was aborted is left.
     virtual void transfer_over(TransferId transfer) = 0;
@@ -45,6 +47,9 @@ class HandoverDesk {
   void attach(Sequence& sequence);
   // D: the blocks of the whole prompt were granted: P may write from now on.
   Result<Answer> register_blocks(Sequence& sequence);
+  // D: asks the blocks of a registered sequence back; P keeps what it has for another attempt.
+  // remote_kv_withdrawn() follows, or the end that overtook it.
+  void withdraw(Sequence& sequence);
   // P: blocks up to sequence.computed are done as far as they are whole, or all of them at the end
   // of the prompt. Nothing new to tell is kAccepted.
   Result<Answer> send_ready(Sequence& sequence, std::uint32_t block_size);
@@ -57,6 +62,7 @@ class HandoverDesk {
   bool must_retry() const { return !cancels_.empty(); }
   int event_fd() const { return agent_->event_fd(); }
   std::size_t waiting_for_kv() const { return decode_registered_; }
+  std::size_t withdrawing() const { return withdrawing_; }
 
  private:
   // An attempt at D; `attempt` is never used twice by one engine.
@@ -66,6 +72,7 @@ class HandoverDesk {
   void on_event(Event event);
   void on_decode_event(Event event);
   void on_prefill_event(Event event);
+  bool settle_withdrawal(Sequence& sequence, const Event& event);
   void release_or_quarantine(Sequence& sequence, const Event& event);
 
   Agent* agent_;
@@ -75,6 +82,7 @@ class HandoverDesk {
   std::vector<TransferId> cancels_;  // to be repeated
   std::uint32_t attempts_ = 0;
   std::size_t decode_registered_ = 0;
+  std::size_t withdrawing_ = 0;
   std::unordered_map<TransferId, Sequence*> prefill_, decode_;
   std::unordered_map<TransferId, std::vector<BlockId>> prefill_detached_;
   std::map<AttemptKey, std::vector<BlockId>> quarantine_;

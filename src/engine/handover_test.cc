@@ -69,6 +69,30 @@ class HandoverTest : public ::testing::Test {
 
 const TransferId kTransfer = transfer_number(1);
 
+// Each pool holds one prompt. D registers A while P has finished B and has no blocks for A.
+TEST_F(HandoverTest, UnlikeOrdersInFullPoolsDoNotStandStillForEver) {
+  EngineOptions options = small_options();
+  options.num_blocks = 6;
+  start(options, options);
+  const Request a = make_request("a", make_prompt(1, 16), 4);
+  const Request b = make_request("b", make_prompt(2, 16), 4);
+  const TransferId of_a = transfer_number(21);
+  const TransferId of_b = transfer_number(22);
+  Answer p_a, p_b, d_a, d_b;
+  submit(*decode_, decode_leg(a, of_a, FirstToken::kPrefill), d_a);
+  ASSERT_TRUE(registered(of_a));
+  submit(*prefill_, prefill_leg(b, of_b, FirstToken::kPrefill), p_b);
+  ASSERT_TRUE(all_ready(of_b));
+  submit(*decode_, decode_leg(b, of_b, FirstToken::kPrefill), d_b);
+  submit(*prefill_, prefill_leg(a, of_a, FirstToken::kPrefill), p_a);
+  for (Answer* answer : {&p_a, &p_b, &d_a, &d_b}) answer->wait();
+  EXPECT_EQ(seen(d_a), answer_alone(a));
+  EXPECT_EQ(seen(d_b), answer_alone(b));
+  EXPECT_EQ(d_a.last.computed_prompt_tokens + d_b.last.computed_prompt_tokens, 0U);
+  EXPECT_GE(decode_->metrics().registrations_withdrawn.value(), 1U);
+  expect_whole();
+}
+
 class FirstTokenTest : public HandoverTest, public ::testing::WithParamInterface<FirstToken> {};
 
 TEST_P(FirstTokenTest, ThePairAnswersAsOneProcess) {

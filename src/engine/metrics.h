@@ -18,6 +18,7 @@ struct EngineMetrics {
   Counter computed_prompt_tokens;            // prompt positions run through the model here
   Counter finished_stop, finished_length, finished_handed_over, finished_aborted, finished_error;
   Counter steps, preemptions, kv_load_failures, kv_load_recomputed;
+  Counter registrations_withdrawn;  // D: gave way to others in a full pool
   Histogram time_to_first_token_seconds{kRequestSeconds},
       inter_token_latency_seconds{kRequestSeconds}, e2e_request_latency_seconds{kRequestSeconds},
       request_queue_time_seconds{kRequestSeconds};

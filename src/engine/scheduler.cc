@@ -34,6 +34,11 @@ void Scheduler::enqueue(Sequence& sequence) {
   insert_by_arrival(waiting_, sequence);
 }
 
+void Scheduler::enqueue_last(Sequence& sequence) {
+  if (!waiting_.empty()) sequence.arrival = std::max(sequence.arrival, waiting_.back()->arrival);
+  enqueue(sequence);
+}
+
 void Scheduler::arrived(Sequence& sequence) {
   BATON_CHECK(sequence.phase == Phase::kRemoteKv);
   sequence.phase = Phase::kArrived;

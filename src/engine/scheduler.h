@@ -33,6 +33,8 @@ class Scheduler {
 
   // Takes its place in the queue by arrival. Its blocks must be empty.
   void enqueue(Sequence& sequence);
+  // Behind all that wait now: it had blocks and gave them up for the others.
+  void enqueue_last(Sequence& sequence);
   // D: its KV is there: runs as soon as there is a place among the running.
   void arrived(Sequence& sequence);
   // Out of whatever list it is in. Its blocks stay with it.

@@ -59,6 +59,7 @@ struct Sequence {
 
   // D: the attempt under which the blocks are registered; 0: none.
   std::uint32_t attempt = 0;
+  bool withdrawing = false;  // asked back from the agent, and not ended yet
   bool remote_done = false;
   std::optional<Event> handover;
 

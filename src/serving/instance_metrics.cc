@@ -69,6 +69,9 @@ void add_engine_own(const MetricsSource& source, MetricPage& page) {
   page.counter("baton_kv_load_recomputed_total",
                "Requests whose prompt was computed here because the hand-over failed.",
                of(m.kv_load_recomputed));
+  page.counter("baton_registrations_withdrawn_total",
+               "Registrations that gave way to others because the pool stood still.",
+               of(m.registrations_withdrawn));
 }
 
 void add_handover_ends(const AgentMetrics& m, MetricPage& page) {

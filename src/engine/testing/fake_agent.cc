@@ -119,6 +119,27 @@ void FakeHub::finish(TransferId id, Transfer& transfer, Outcome outcome, Cause c
   changed_.notify_all();
 }
 
+// D takes its registration back: P keeps its pieces for another one.
+void FakeHub::withdraw(FakeAgent& agent, TransferId id) {
+  const std::lock_guard lock(mutex_);
+  Transfer& transfer = transfers_[id];
+  if (transfer.ended || !transfer.registration) return;
+  Event event;
+  event.transfer = id;
+  event.side = Side::kDecode;
+  event.outcome = Outcome::kCancelled;
+  event.cause = Cause::kCancelledHere;
+  event.attempt = {transfer.registration->binding, transfer.registration->attempt};
+  transfer.registration.reset();
+  agent.push(std::move(event));
+  changed_.notify_all();
+}
+
+Status FakeAgent::withdraw(TransferId transfer) {
+  hub_->withdraw(*this, transfer);
+  return {};
+}
+
 void FakeHub::tell_prefill(Transfer& transfer, Event event) {
   if (transfer.prefill != nullptr) transfer.prefill->push(std::move(event));
 }

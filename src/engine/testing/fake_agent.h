@@ -65,6 +65,7 @@ class FakeHub {
   void copy(const Transfer& transfer);
   void finish(TransferId id, Transfer& transfer, Outcome outcome, Cause cause, bool released);
   void tell_prefill(Transfer& transfer, Event event);
+  void withdraw(FakeAgent& agent, TransferId transfer);
   void forget(const FakeAgent& agent);
 
   std::mutex mutex_;
@@ -82,7 +83,7 @@ class FakeAgent final : public Agent {
 
   Status claim(TransferId transfer, const PeerAddress& peer) override;
   Status register_blocks(Registration registration) override;
-  Status withdraw(TransferId) override { return {}; }
+  Status withdraw(TransferId transfer) override;
   Status expect(TransferId transfer, std::uint32_t prompt_tokens) override;
   Status ready(ReadyPiece piece) override;
   Status cancel(TransferId transfer) override;
