@@ -88,6 +88,7 @@ handover::Config handover_config(const AgentOptions& options, const Geometry& ge
   config.quarantine_blocks_max = options.quarantine_blocks_max;
   config.fabric = capabilities.name;
   config.delivery_complete = capabilities.delivery_complete;
+  config.failed_writes_final = capabilities.failed_writes_final;
   config.writes_in_flight_max = capabilities.writes_in_flight_max;
   config.write_bytes_max = capabilities.write_bytes_max;
   config.immediates_max = capabilities.immediates_max;

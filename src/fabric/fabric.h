@@ -42,6 +42,9 @@ struct Capabilities {
   // an immediate and one last 0-byte write carries it. False: every write must carry an immediate
   // and the receiver counts.
   bool delivery_complete = false;
+  // True: a failed write is over too: nothing of it lands after its completion. False: it may still
+  // be on its way, and only the fence ends it.
+  bool failed_writes_final = false;
   std::uint32_t writes_in_flight_max = 0;  // posted and not completed, all peers together
   std::uint64_t write_bytes_max = 0;       // of one write
   std::uint32_t immediates_max =

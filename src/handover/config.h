@@ -40,6 +40,7 @@ struct Config {
   // The fabric.
   std::string fabric = "shm";
   bool delivery_complete = true;
+  bool failed_writes_final = false;
   std::uint32_t writes_in_flight_max = 256;
   std::uint64_t write_bytes_max = 1 << 20;
   std::uint32_t immediates_max = 4096;

@@ -89,7 +89,7 @@ struct PrefillSide::Impl {
     std::uint64_t bytes = 0;
     std::uint64_t bytes_planned = 0;
     std::vector<std::vector<std::uint64_t>> hashes;  // by group, as far as computed
-    bool unclean = false;                            // a write failed
+    bool unclean = false;                            // a write failed and may still land
     bool final_sent = false;
     Cause cause = Cause::kNone;
     std::string text;

@@ -256,7 +256,7 @@ void PrefillSide::Impl::on_write_done(std::uint64_t context, Time now) {
 void PrefillSide::Impl::on_write_failed(std::uint64_t context, std::string_view error, Time now) {
   const std::uint32_t push = write_over(context);
   Push& p = pushes[push];
-  p.unclean = true;
+  if (!config.failed_writes_final) p.unclean = true;  // it may still land [I1]
   if (p.phase == Phase::kStanding) {
     return end_push(push, Outcome::kFailed, Cause::kFabric,
                     fmt::format("a write failed: {}", error), now);

@@ -64,6 +64,7 @@ class ShmFabric final : public Fabric {
       : epoll_(std::move(epoll)), listener_(std::move(listener)) {
     capabilities_.name = "shm";
     capabilities_.delivery_complete = true;
+    capabilities_.failed_writes_final = true;  // our own thread copies, and has stopped
     capabilities_.writes_in_flight_max = Outbound::kPostedMax;
     capabilities_.write_bytes_max = 1ULL << 40;
     capabilities_.immediates_max = 1U << 16;
