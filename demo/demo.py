@@ -202,7 +202,7 @@ def judge(answers, reference, records, leaked):
         "requests": len(answers),
         "answers_equal": sum(a["tokens"] == b["tokens"] and a["text"] == b["text"] and len(a["tokens"]) > 0
                              for a, b in zip(answers, reference)),
-        "bytes_planned": total(0, "bytes_planned"),
+        "bytes_planned": total(1, "bytes_planned"),  # by D, from its own geometry; written is P's count
         "bytes_written": total(0, "bytes"),
         "blocks_handed_over": total(0, "blocks"),
         "blocks_verified": total(1, "blocks_verified"),
