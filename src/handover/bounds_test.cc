@@ -1,0 +1,37 @@
+// The table of bounds in docs/protocol.md is the table in the code.
+#include "handover/bounds.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace baton::handover {
+namespace {
+
+TEST(Bounds, ThePageSaysWhatTheCodeSays) {
+  std::ifstream file(BATON_PROTOCOL_PAGE);
+  ASSERT_TRUE(file) << BATON_PROTOCOL_PAGE;
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_NE(page.str().find("\n" + bounds_markdown() + "\n"), std::string::npos)
+      << "docs/protocol.md must hold exactly this table:\n"
+      << bounds_markdown();
+}
+
+TEST(Bounds, EveryRowStandsAtItsNumberAndFollowsTheOptions) {
+  Config config;
+  for (std::size_t i = 0; i < kBounds.size(); ++i) {
+    EXPECT_EQ(kBounds[i].id, static_cast<BoundId>(i));
+    EXPECT_GE(kBounds[i].within(config), Duration{});
+  }
+  config.peer_timeout = std::chrono::milliseconds(70);
+  config.lease = std::chrono::milliseconds(90);
+  EXPECT_EQ(within(BoundId::kRegisteredSilence, config), std::chrono::milliseconds(70));
+  EXPECT_EQ(within(BoundId::kReadyNeverRegistered, config), std::chrono::milliseconds(90));
+  EXPECT_EQ(within(BoundId::kReadyRenewLost, config), std::chrono::milliseconds(30));
+  EXPECT_EQ(within(BoundId::kEnding, config), kNoBound);
+}
+
+}  // namespace
+}  // namespace baton::handover
