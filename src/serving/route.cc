@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "http/client.h"
 
 namespace baton::serving {
 namespace {
+
+constexpr int kPollsPerPeerTimeout = 4;
 
 void check_urls(std::string_view flag, const std::vector<std::string>& urls,
                 std::vector<std::string>& problems) {
@@ -53,6 +57,9 @@ Result<RouterOptions> router_options(const RouteOptions& options) {
   out.upstreams.connect_timeout =
       checked_seconds("--connect-timeout", options.connect_timeout, problems);
   out.upstreams.peer_timeout = checked_seconds("--peer-timeout", options.peer_timeout, problems);
+  // An instance in good health is asked several times before its silence could count.
+  out.upstreams.poll_interval =
+      std::min(out.upstreams.poll_interval, out.upstreams.peer_timeout / kPollsPerPeerTimeout);
   checked_seconds("--drain-timeout", options.drain_timeout, problems);
   if (problems.empty()) return out;
   return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));

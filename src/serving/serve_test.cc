@@ -134,5 +134,17 @@ TEST(RouteOptions, NameFlagAndValue) {
   }
 }
 
+TEST(RouteOptions, AskSeveralTimesWithinAPeerTimeout) {
+  RouteOptions options;
+  options.prefill = options.decode = {"http://127.0.0.1:1"};
+  for (const double peer_timeout : {0.2, 1.0, 5.0, 60.0}) {
+    options.peer_timeout = peer_timeout;
+    const auto router = router_options(options);
+    ASSERT_TRUE(router.has_value());
+    EXPECT_LE(router->upstreams.poll_interval * 4, router->upstreams.peer_timeout);
+    EXPECT_LE(router->upstreams.poll_interval, std::chrono::seconds(1));
+  }
+}
+
 }  // namespace
 }  // namespace baton::serving
