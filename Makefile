@@ -5,10 +5,10 @@ JOBS ?= $(shell nproc)
 BUILD := build/release
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check format tidy analyze sanitize clean
+.PHONY: help setup configure build demo test bench check format tidy analyze sanitize soak soak-long clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what is needed (idempotent; every other door calls it)
 	@tools/setup
@@ -43,6 +43,12 @@ analyze: setup ## clang's static analyzer over the sources (long)
 sanitize: setup ## unit and conformance tests under ASan, UBSan and TSan (long)
 	@for kind in asan tsan; do cmake --preset $$kind >/dev/null && cmake --build --preset $$kind -j $(JOBS) && \
 	  ctest --preset $$kind -j $(JOBS) || exit 1; done
+
+soak: build ## real processes under load, killed, stopped and restarted at random: 30 rounds
+	@$(PYTHON) tests/soak/soak.py
+
+soak-long: build ## the same, 1,000 rounds (about 40 minutes)
+	@$(PYTHON) tests/soak/soak.py --rounds 1000 --seed 2
 
 check: tidy ## what CI runs: format, tidy, then the tests
 	@$(MAKE) --no-print-directory test

@@ -106,6 +106,16 @@ def request(port, method, path, body=None, headers=None, timeout=60.0):
         connection.close()
 
 
+def metric_samples(port):
+    """Lines of /metrics: [(name, {label: value}, value)]."""
+    found = []
+    for line in request(port, "GET", "/metrics", timeout=10).body.decode().splitlines():
+        if line and not line.startswith("#"):
+            name = re.split("[{ ]", line)[0]
+            found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', line)), float(line.rsplit(" ", 1)[1])))
+    return found
+
+
 class Stream:
     """One streaming request. Iterate over events: parsed JSON, each with the time it came; `[DONE]` ends it."""
 
@@ -200,6 +210,17 @@ class Client(threading.Thread):
         return self
 
 
+def unexplained(client):
+    """What the error of a failed hand-over does not say, as text; empty if it names its cause, the transfer and both
+    engines."""
+    baton = client.error.get("baton") or {}
+    missing = [key for key in ("cause", "prefill", "decode") if not baton.get(key)]
+    transfer = baton.get("transfer_id", "")
+    if len(transfer) != 32 or transfer != client.headers.get("x-baton-transfer-id", transfer):
+        missing.append(f"transfer_id (the header says {client.headers.get('x-baton-transfer-id')})")
+    return f"the error does not name {', '.join(missing)}" if missing else ""
+
+
 def events_of(response):
     """The data of each server-sent event."""
     data = []
@@ -287,13 +308,7 @@ class Instance(Process):
         return self.about()["blocks"]
 
     def samples(self):
-        """Lines of /metrics: [(name, {label: value}, value)]."""
-        found = []
-        for line in request(self.port, "GET", "/metrics", timeout=10).body.decode().splitlines():
-            if line and not line.startswith("#"):
-                name = re.split("[{ ]", line)[0]
-                found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', line)), float(line.rsplit(" ", 1)[1])))
-        return found
+        return metric_samples(self.port)
 
     def metric(self, name, **labels):
         """The sum of a metric's samples that have these labels; a name that is not there fails."""
