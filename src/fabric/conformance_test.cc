@@ -1,5 +1,5 @@
-// What every fabric must do, run on each adapter: on the fake within this process, on shm between
-// forked processes.
+// What every fabric must do, run on each adapter: on the fake within this process, on shm and
+// libfabric between forked processes.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "fabric/libfabric/libfabric_fabric.h"
 #include "fabric/shm/shm_fabric.h"
 #include "fabric/sim/sim_fabric.h"
 #include "fabric/testing/node.h"
@@ -120,32 +121,51 @@ class SimWorld final : public World {
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
-class ShmWorld final : public World {
+// Every peer a process of its own; the fabric is made in there.
+class ProcessWorld final : public World {
  public:
-  explicit ShmWorld(Memory memory) : memory_(memory) {}
+  using Make = std::unique_ptr<Fabric> (*)();
+  ProcessWorld(Make make, Memory memory) : make_(make), memory_(memory) {}
   void kill(Peer& peer) override { static_cast<RemoteNode*>(peer.node)->signal(SIGKILL); }
 
  protected:
   Node* make(const PeerId&, std::uint64_t bytes) override {
-    nodes_.push_back(testing::make_remote_node([this, bytes] {
-      return testing::make_local_node(shm::make_shm_fabric().value(), memory_, bytes);
-    }));
+    nodes_.push_back(testing::make_remote_node(
+        [this, bytes] { return testing::make_local_node(make_(), memory_, bytes); }));
     return nodes_.back().get();
   }
 
  private:
+  Make make_;
   Memory memory_;
   std::vector<std::unique_ptr<RemoteNode>> nodes_;
 };
 
+std::unique_ptr<World> shm_world(Memory memory) {
+  return std::make_unique<ProcessWorld>([] { return shm::make_shm_fabric().value(); }, memory);
+}
+
+std::unique_ptr<Fabric> make_libfabric(const char* provider) {
+  libfabric::Options options;
+  options.provider = provider;
+  return libfabric::make_libfabric_fabric(options).value();
+}
+
+std::unique_ptr<World> libfabric_world(ProcessWorld::Make make) {
+  return std::make_unique<ProcessWorld>(make, Memory::kSealedMemfd);
+}
+
 struct Adapter {
   std::string name;
   std::unique_ptr<World> (*make)();
+  // What a fence waits for. Not by death: it is there at once, and nobody tells of a death.
+  bool fenced_by_death = true;
 };
 
 class Conformance : public ::testing::TestWithParam<Adapter> {
  protected:
   void SetUp() override { world_ = GetParam().make(); }
+  static constexpr const char* kNotByDeath = "its fence needs no death: libfabric_fabric_test.cc";
 
   struct Pair {
     InboundId inbound;
@@ -454,6 +474,7 @@ TEST_P(Conformance, AnOfferTakenBackUnusedIsFencedAtOnceAndVoid) {
 }
 
 TEST_P(Conformance, AnOfferThatIsBeingFencedLetsNobodyInAgain) {
+  if (!GetParam().fenced_by_death) GTEST_SKIP() << kNotByDeath;
   Peer& writer = world_->add("p");
   Peer& receiver = world_->add("d");
   const Pair pair = join(writer, receiver);
@@ -466,6 +487,7 @@ TEST_P(Conformance, AnOfferThatIsBeingFencedLetsNobodyInAgain) {
 }
 
 TEST_P(Conformance, AConnectedWriterIsFencedByItsDeathOnly) {
+  if (!GetParam().fenced_by_death) GTEST_SKIP() << kNotByDeath;
   Peer& writer = world_->add("p");
   Peer& other = world_->add("q");
   Peer& receiver = world_->add("d");
@@ -482,6 +504,7 @@ TEST_P(Conformance, AConnectedWriterIsFencedByItsDeathOnly) {
 }
 
 TEST_P(Conformance, AWriterThatDiesWhileWritingIsFencedUnaskedAndLast) {
+  if (!GetParam().fenced_by_death) GTEST_SKIP() << kNotByDeath;
   Peer& writer = world_->add("p");
   Peer& receiver = world_->add("d");
   const Pair pair = join(writer, receiver);
@@ -595,12 +618,14 @@ TEST_P(Conformance, RegionsThatAreNotWhatTheHandshakeToldAreRefused) {
 }
 
 std::vector<Adapter> adapters() {
-  return {{"Sim", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(false)); }},
-          {"SimDelivers", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(true)); }},
-          {"ShmMemfd",
-           [] { return std::unique_ptr<World>(std::make_unique<ShmWorld>(Memory::kSealedMemfd)); }},
-          {"ShmPrivateMemory",
-           [] { return std::unique_ptr<World>(std::make_unique<ShmWorld>(Memory::kPrivate)); }}};
+  return {
+      {"Sim", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(false)); }},
+      {"SimDelivers", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(true)); }},
+      {"ShmMemfd", [] { return shm_world(Memory::kSealedMemfd); }},
+      {"ShmPrivateMemory", [] { return shm_world(Memory::kPrivate); }},
+      {"LibfabricTcp", [] { return libfabric_world([] { return make_libfabric("tcp"); }); }, false},
+      {"LibfabricTcpRxm",
+       [] { return libfabric_world([] { return make_libfabric("tcp;ofi_rxm"); }); }, false}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, Conformance, ::testing::ValuesIn(adapters()),

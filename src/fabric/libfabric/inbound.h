@@ -1,0 +1,47 @@
+// The receiver's half for one writer incarnation: an endpoint of its own, and a key of its own for
+// each region, so that closing it takes both away from that writer and from nobody else. Owner
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fabric/event_ring.h"
+#include "fabric/fabric.h"
+#include "fabric/libfabric/device.h"
+#include "fabric/libfabric/endpoint.h"
+#include "fabric/libfabric/offer.h"
+
+namespace baton::fabric::libfabric {
+
+class Inbound {
+ public:
+  // Immediates that may wait in the queue of one writer; more are held by the provider on software
+  // providers, and lost on hardware.
+  static constexpr std::uint32_t kQueue = 8192;
+
+  static Result<std::unique_ptr<Inbound>> open(InboundId id, const Device& device,
+                                               std::span<const std::span<std::byte>> regions);
+
+  const Bytes& offer() const { return offer_; }
+  Endpoint& endpoint() { return endpoint_; }
+
+  // Takes immediates from the queue, at most Endpoint::kBatch. True: there may be more.
+  bool read(EventRing& events);
+  // When it returns, no byte of that writer lands any more. Takes the immediates that are left.
+  void fence(EventRing& events);
+
+ private:
+  Inbound(InboundId id, Endpoint endpoint) : id_(id), endpoint_(std::move(endpoint)) {}
+  Status make_offer(const Device& device, std::span<const std::span<std::byte>> regions);
+
+  InboundId id_;
+  std::vector<Fid<fid_mr>> keys_;  // closed after the endpoint: that is the fence, this is not
+  Endpoint endpoint_;
+  Bytes offer_;
+};
+
+}  // namespace baton::fabric::libfabric

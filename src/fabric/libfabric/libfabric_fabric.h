@@ -1,0 +1,40 @@
+// The fabric between hosts: libfabric's reliable datagram endpoints and one-sided writes. Each
+// inbound has an endpoint, a completion queue and region keys of its own, so that closing them is a
+// true fence, whether the writer lives, is stopped or dead. What was measured and what was never
+// run: README.md in this folder's parent.
+//
+// Additions to the port's contract:
+//   - fence_inbound() is done when it returns; kInboundFenced follows whatever the writer does.
+//   Immediates that had arrived come before it. It never comes unasked: nobody tells a receiver
+//   that its writer died;
+//   - an offer may be used again by the same writer after its outbound closed;
+//   - kConnected says that a write of nothing was acknowledged by the receiver: the address answers
+//   and the first key is right. No answer within Options::connect_timeout is kConnectFailed;
+//   - the first write that fails ends its outbound: the others of it fail, kOutboundClosed follows;
+//   - close_outbound() fails what is posted and not yet completed.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "fabric/fabric.h"
+
+namespace baton::fabric::libfabric {
+
+struct Options {
+  // "tcp" (the native reliable datagrams over TCP, which libfabric 1.17 calls "net"),
+  // "tcp;ofi_rxm", "efa", "verbs;ofi_rxm".
+  std::string provider = "tcp";
+  // The interface that endpoints are bound to: an IP address, a host name that is one of this
+  // host's, or an interface's name. "0.0.0.0" and "::": the first interface that is up and not
+  // loopback. For efa: the device's name, or empty.
+  std::string address = "127.0.0.1";
+  std::chrono::milliseconds connect_timeout{2000};
+};
+
+// Errors: unknown provider, one that this host or this libfabric does not have, or one that lacks
+// what is needed; each a sentence that names it.
+Result<std::unique_ptr<Fabric>> make_libfabric_fabric(const Options& options);
+
+}  // namespace baton::fabric::libfabric
