@@ -44,6 +44,7 @@ struct Timeline {
   std::int64_t ready = 0;        // P: first piece ready
   std::int64_t first_write = 0;  // P: first write posted
   std::int64_t last_byte = 0;    // P: last write completed; D: last immediate counted
+  std::int64_t final_came = 0;   // D: P's final message came
   std::int64_t told = 0;         // the event was queued for the engine
 };
 
