@@ -46,9 +46,21 @@ struct AgentOptions {
   std::chrono::milliseconds lease{30000};
   std::chrono::milliseconds lease_renewal{5000};
   std::chrono::milliseconds transfer_timeout{60000};
+  // The most that a peer which keeps saying it is at work can make of transfer_timeout, from
+  // registration.
+  std::chrono::milliseconds transfer_total{600000};
   std::uint32_t transfers_max = 4096;  // registered, expected or ready at once; more are refused
   std::uint32_t quarantine_blocks_max =
       0;  // a peer; past it that peer gets no new grant; 0: half of the pool
+  // Quotas of one decode peer at P: open registrations (0: transfers_max), those of them without a
+  // request here, blocks that they name (0: twice the peer's pool), and claims or cancels that came
+  // before their request. What is past them is refused, counted, and touches no other peer.
+  std::uint32_t registrations_max = 0;
+  std::uint32_t unmatched_max = 1024;
+  std::uint64_t registered_blocks_max = 0;
+  std::uint32_t claims_max = 1024;
+  // The newest protocol offered to peers; 0: the newest this build speaks.
+  std::uint16_t protocol_max = 0;
   // P hashes each block before it writes it, D hashes what landed; unlike hashes end the attempt as
   // failed(kCorrupt).
   bool verify_blocks = false;
@@ -68,6 +80,7 @@ struct Registration {
   std::vector<std::vector<BlockId>> block_ids;
   std::uint32_t prompt_tokens = 0;        // of the whole prompt; P refuses if its own count differs
   std::chrono::milliseconds deadline{0};  // 0: transfer_timeout
+  std::chrono::milliseconds total{0};     // 0: transfer_total
 };
 
 // P. A piece of finished blocks; pieces come in token order without gaps and the last one has
@@ -105,6 +118,15 @@ class Agent {
   // P's blocks at once; D's stay quarantined until P drained or is fenced. Also forgets a claim or
   // an expectation that never got further (no event then). Unknown ids are fine.
   virtual Status cancel(TransferId transfer) = 0;
+
+  // Before the process stops. From here on what is new is refused as failed(kShutdown): a request
+  // that was never expected (P), a registration of a transfer that was neither claimed nor
+  // registered before (D). What runs goes on, with further attempts where it needs them.
+  virtual Status drain() { return {}; }
+  // No more time: everything that runs ends as failed(kShutdown), with its events; peers are told,
+  // nothing more is posted, D's blocks stay quarantined until their writers have drained. New calls
+  // are refused as by drain(). What is left to do is to poll the events and destroy the agent.
+  virtual Status abandon() { return {}; }
 
   // Readable while events wait.
   virtual int event_fd() const = 0;

@@ -26,8 +26,11 @@ struct AgentMetrics {
   Counter refused_messages;  // hostile or malformed [I7]
   Counter refused_peers;     // at the handshake [I9]
   Counter leases_expired, leases_renewed, retransmits, peers_lost;
+  Counter quota_refusals;    // P: what one decode peer asked for past its quotas [I7]
+  Counter unknown_fields;    // fields and messages of a newer protocol that were ignored
   Gauge transfers_prefill, transfers_decode;  // open now
   Gauge blocks_quarantined, leases_held, peers_connected;
+  Gauge blocks_quarantined_worst_peer;  // of the peer that holds most; capped for each peer [I1]
   // Parts of a hand-over, seconds. P: match (later of registration and ready -> first write), write
   // (first write -> last completion). D: handover (registered -> told), detect (last immediate ->
   // told), register_wait on P (ready before registration).

@@ -14,7 +14,7 @@ TEST(Bounds, ThePageSaysWhatTheCodeSays) {
   ASSERT_TRUE(file) << BATON_PROTOCOL_PAGE;
   std::stringstream page;
   page << file.rdbuf();
-  EXPECT_NE(page.str().find("\n" + bounds_markdown() + "\n"), std::string::npos)
+  EXPECT_NE(page.str().find(bounds_markdown() + '\n'), std::string::npos)
       << "docs/protocol.md must hold exactly this table:\n"
       << bounds_markdown();
 }

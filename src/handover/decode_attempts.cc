@@ -14,6 +14,8 @@ double seconds(std::int64_t from, std::int64_t to) {
   return static_cast<double>(to - from) * 1e-9;
 }
 
+constexpr std::size_t kWithdrawnRemembered = 64;
+
 std::chrono::milliseconds to_ms(Duration d) {
   return std::chrono::ceil<std::chrono::milliseconds>(std::max(d, Duration{}));
 }
@@ -32,6 +34,7 @@ void DecodeSide::Impl::send_register(std::uint32_t index, Time now) {
   Peer& peer = peers[a.peer];
   BATON_CHECK(peer.state == Peer::State::kReady && peer.inbound);
   a.phase = Phase::kRegistered;
+  if (!a.inbound) a.told_connection = peer.connection;
   a.inbound = peer.inbound;
   a.reported = a.counted;
   wire::Register message;
@@ -133,7 +136,8 @@ void DecodeSide::Impl::on_register_state(std::uint32_t peer, const wire::Registe
   if (index == kNone) return;
   Attempt& a = attempts[index];
   if (a.phase != Phase::kRegistered || message.state == wire::StandingState::kPending) return;
-  a.deadline = now + a.patience;  // P is at work: the wait for it starts anew
+  // P is at work: the wait for it starts anew, though not for ever.
+  a.deadline = std::min(now + a.patience, a.last_deadline);
   set_attempt_timer(index);
 }
 
@@ -170,6 +174,7 @@ void DecodeSide::Impl::on_final(std::uint32_t peer, const wire::Final& message, 
     return;
   }
   a.final_known = true;
+  a.times.final_came = now.time_since_epoch().count();
   a.final_immediates = message.immediates;
   a.final_writes = message.writes;
   a.first_token = message.first_token;
@@ -183,7 +188,11 @@ void DecodeSide::Impl::on_stopped(std::uint32_t peer, const wire::Stopped& messa
   Attempt& a = attempts[index];
   if (a.phase == Phase::kVerifying) return;  // everything has landed: nothing can be stopped
   if (message.again && message.drained && a.phase == Phase::kRegistered) {
-    return grant_again(index, now);
+    // P forgot what became of the grant. Where bytes may be under way after P saw their completion,
+    // or after a failed write, only the fence tells that none lands under the next one [I1].
+    if (config.delivery_complete && message.clean) return grant_again(index, now);
+    return give_up(a.peer, Cause::kUnknownTransfer,
+                   "it forgot a grant whose writes may still be on their way", now);
   }
   if (message.drained) note_drained(index, message, now);
   switch (attempts[index].phase) {
@@ -206,10 +215,15 @@ void DecodeSide::Impl::on_stopped(std::uint32_t peer, const wire::Stopped& messa
 
 // P's word that it has drained is believed when nothing can still be on its way: no write failed,
 // and either the fabric completes on delivery, or every write carried an immediate and all of them
-// are counted. Otherwise only the fence helps.
+// are counted. Otherwise only the fence helps. The word of a P that has forgotten the grant says
+// nothing: the fence was asked for when its session was given up.
 void DecodeSide::Impl::note_drained(std::uint32_t index, const wire::Stopped& message, Time now) {
   Attempt& a = attempts[index];
-  if (message.clean) {
+  if (a.told_connection < peers[a.peer].memory) {
+    metrics.stale_messages.add();
+    a.resend_at = kNever;
+    set_attempt_timer(index);
+  } else if (message.clean) {
     a.drained_immediates = config.delivery_complete ? 0 : message.immediates;
   } else if (a.inbound == peers[a.peer].inbound) {
     give_up(a.peer, Cause::kFabric, "a write failed and may still be on its way", now);
@@ -399,6 +413,10 @@ void DecodeSide::Impl::end(std::uint32_t index, Outcome outcome, Cause cause, st
   Attempt& a = attempts[index];
   BATON_CHECK(a.phase != Phase::kFree && a.phase != Phase::kQuarantined, "[I3] ended twice");
   BATON_CHECK(live.erase(a.transfer), "[I3]");
+  if (a.phase == Phase::kWithdrawing) {
+    withdrawn.push_back(a.transfer);
+    if (withdrawn.size() > kWithdrawnRemembered) withdrawn.pop_front();
+  }
   unhold(a);
   --open;
   metrics.transfers_decode.set(open);
@@ -426,19 +444,24 @@ void DecodeSide::Impl::quarantine(std::uint32_t index, Time now) {
   a.phase = Phase::kQuarantined;
   a.deadline = kNever;
   a.resend_gap = Duration{};
-  peers[a.peer].quarantined += a.blocks;
-  quarantined += a.blocks;
-  metrics.blocks_quarantined.set(quarantined);
+  count_quarantined(a.peer, a.blocks);
   if (ready(a) && !a.drained_immediates) send_cancel(index, now);
   set_attempt_timer(index);
+}
+
+void DecodeSide::Impl::count_quarantined(std::uint32_t peer, std::int64_t blocks) {
+  peers[peer].quarantined = static_cast<std::uint32_t>(peers[peer].quarantined + blocks);
+  quarantined = static_cast<std::uint32_t>(quarantined + blocks);
+  metrics.blocks_quarantined.set(quarantined);
+  std::uint32_t worst = 0;
+  for (const Peer& p : peers) worst = std::max(worst, p.quarantined);
+  metrics.blocks_quarantined_worst_peer.set(worst);
 }
 
 void DecodeSide::Impl::release(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   BATON_CHECK(a.phase == Phase::kQuarantined, "[I1]");
-  peers[a.peer].quarantined -= a.blocks;
-  quarantined -= a.blocks;
-  metrics.blocks_quarantined.set(quarantined);
+  count_quarantined(a.peer, -std::int64_t{a.blocks});
   Event event = event_for(a, Event::Kind::kReleased, Outcome::kCancelled, a.cause, now);
   event.first_token.reset();
   port.deliver(std::move(event));
@@ -479,8 +502,11 @@ void DecodeSide::Impl::attempt_time(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   if (now >= a.deadline) {
     const std::string text =
-        fmt::format("no end within {} ms of the last word from the prefill side",
-                    std::chrono::duration_cast<std::chrono::milliseconds>(a.patience).count());
+        now >= a.last_deadline
+            ? fmt::format("no end within {} ms of registration",
+                          to_ms(now - Time(Duration(a.times.registered))).count())
+            : fmt::format("no end within {} ms of the last word from the prefill side",
+                          to_ms(a.patience).count());
     if (a.phase == Phase::kWithdrawing) {
       return end(index, Outcome::kCancelled, Cause::kCancelledHere, "withdrawn", false, now);
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,8 @@ struct DecodeSide::Impl {
     std::uint32_t credits = 0;
     Duration patience{};  // the deadline as a duration: P's word that it is at work starts it anew
     Time deadline = kNever;
+    Time last_deadline = kNever;        // no word of P's moves it behind this
+    std::uint64_t told_connection = 0;  // on which P first heard of the grant
     Time grant_by = kNever;  // held back, the peer's quarantine is full: refused at this time
     Time resend_at = kNever;
     Duration resend_gap{};
@@ -80,6 +83,10 @@ struct DecodeSide::Impl {
     std::optional<Inbound> inbound;
     std::vector<std::byte> offer;
     std::uint64_t session = 0;
+    std::uint64_t connection = 0;          // of the last Hello
+    std::uint64_t session_connection = 0;  // on which the session began
+    std::uint64_t memory = 0;   // the first connection of ours that P remembers; 0: it did not say
+    std::uint16_t version = 0;  // spoken, once ready
     Time heard = kNever;
     Time spoke = kNever;
     Time trying_since = kNever;  // without a connection since then
@@ -109,8 +116,10 @@ struct DecodeSide::Impl {
   void cancel(TransferId transfer, Time now);
   void on_time(Time now);
   bool work(Time now);
+  void drain();
   void abandon(Time now);
   void shutdown(Time now);
+  bool may_begin(TransferId transfer) const;
   void drop_claim(TransferId transfer, bool tell, Time now);
   bool room_for_claim(Time now);
   void disown(TransferId transfer, std::uint32_t peer, Time now);
@@ -137,8 +146,10 @@ struct DecodeSide::Impl {
   void on_hello_ack(std::uint32_t index, const wire::HelloAck& ack, Time now);
   void on_refused(std::uint32_t index, const wire::Refuse& refuse, Time now);
   std::uint32_t join_same(std::uint32_t index, const PeerId& id);
+  bool forgot_session(std::uint32_t index) const;
   bool open_session(std::uint32_t index, Time now);
   void fail_other_incarnations(std::uint32_t index, Time now);
+  void on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now);
   void refuse_peer(std::uint32_t index, const std::string& field, const std::string& ours,
                    const std::string& theirs, Time now);
   void send_hello(std::uint32_t index, Time now);
@@ -176,6 +187,7 @@ struct DecodeSide::Impl {
   bool verify_some(std::uint32_t index, std::uint64_t& budget, Time now);
   void complete(std::uint32_t index, Time now);
   void note_drained(std::uint32_t index, const wire::Stopped& message, Time now);
+  void count_quarantined(std::uint32_t peer, std::int64_t blocks);
   void stop_registered(std::uint32_t index, const wire::Stopped& message, Time now);
   void grant_again(std::uint32_t index, Time now);
   // Ends the attempt for the engine; its row stays (quarantined) unless `released`.
@@ -212,6 +224,9 @@ struct DecodeSide::Impl {
   std::uint32_t quarantined = 0;
   std::uint32_t held = 0;  // attempts that are held back
   std::uint64_t next_token = 1;
+  bool draining = false;
+  std::set<TransferId> drain_allows;  // what was known when drain() came
+  std::deque<TransferId> withdrawn;   // the last few: their engine claims them again
   std::uint64_t next_session = 1;
   std::uint64_t next_connection = 1;
 };

@@ -184,6 +184,8 @@ void DecodeSide::Impl::give_up(std::uint32_t index, Cause cause, std::string_vie
 
 wire::Hello DecodeSide::Impl::hello() const {
   wire::Hello out;
+  out.version = config.version_max;
+  out.version_min = std::min(wire::kVersionMin, config.version_max);
   out.from = config.id;
   out.mode = config.mode;
   out.role = config.role;
@@ -200,7 +202,7 @@ void DecodeSide::Impl::send_hello(std::uint32_t index, Time now) {
   wire::Hello out = hello();
   if (!peer.inbound) peer.session = next_session++;
   out.session = peer.session;
-  out.connection = next_connection++;
+  out.connection = peer.connection = next_connection++;
   out.expected.engine_id = peer.address.engine_id;
   out.expected.incarnation =
       peer.id.incarnation != 0 ? peer.id.incarnation : peer.address.incarnation;
@@ -241,11 +243,16 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   Peer& peer = peers[index];
   peer.id = ack.from;
   peer.verify = config.verify_blocks && ack.verify;
+  peer.version = wire::spoken_version(hello(), ack);
+  peer.memory = peer.version >= wire::kMemorySince ? ack.connection : 0;
   peer.ping_gap = Duration(std::min(config.peer_timeout, ack.peer_timeout)) / 4;
   peer.ping_gap = std::max(peer.ping_gap, Duration(std::chrono::milliseconds(1)));
   peer.renew_gap = std::max(Duration(std::min(config.lease_renewal, ack.lease / 3)),
                             Duration(std::chrono::milliseconds(1)));
   fail_other_incarnations(index, now);
+  if (forgot_session(index)) {
+    return give_up(index, Cause::kUnknownTransfer, "it forgot what was registered there", now);
+  }
   if (!open_session(index, now)) return;
   for (std::uint32_t i = 0; i < attempts.size(); ++i) {
     Attempt& a = attempts[i];
@@ -280,6 +287,7 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     if (into.state == Peer::State::kReady) metrics.peers_connected.add(-1);
     into.link = from.link;
     into.session = from.session;
+    into.connection = from.connection;
     into.state = from.state;
     into.users += from.users;
     into.heard = from.heard;
@@ -297,6 +305,13 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
   return index;
 }
 
+// P has dropped its record of us within a session that goes on here: it knows no longer which of
+// our grants it wrote, so that none of them can go on, and none can be given back by its word [I1].
+bool DecodeSide::Impl::forgot_session(std::uint32_t index) const {
+  const Peer& peer = peers[index];
+  return peer.inbound && peer.memory > peer.session_connection;
+}
+
 bool DecodeSide::Impl::open_session(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
   if (!peer.inbound) {
@@ -306,6 +321,7 @@ bool DecodeSide::Impl::open_session(std::uint32_t index, Time now) {
       return false;
     }
     peer.inbound = opened->id;
+    peer.session_connection = peer.connection;
     peer.offer = std::move(opened->offer);
   }
   peer.state = Peer::State::kReady;
@@ -345,6 +361,12 @@ void DecodeSide::Impl::fail_other_incarnations(std::uint32_t index, Time now) {
   }
 }
 
+// The process ends: nobody dials it again, and who waits for it is told.
+void DecodeSide::Impl::on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now) {
+  peers[index].hopeless = true;
+  give_up(index, Cause::kShutdown, goodbye.text, now);
+}
+
 void DecodeSide::Impl::on_refused(std::uint32_t index, const wire::Refuse& refuse, Time now) {
   Peer& peer = peers[index];
   if (peer.state == Peer::State::kReady) {
@@ -370,7 +392,9 @@ void DecodeSide::Impl::on_frame(LinkId link, const wire::Frame& frame, Time now)
     return;
   }
   Peer& peer = peers[index];
-  const Result<wire::Message> message = wire::decode(frame);
+  std::uint32_t unknown_fields = 0;
+  const Result<wire::Message> message = wire::decode(frame, &unknown_fields);
+  metrics.unknown_fields.add(unknown_fields);
   peer.heard = now;
   if (!message) {
     metrics.refused_messages.add();
@@ -403,7 +427,12 @@ void DecodeSide::Impl::dispatch(std::uint32_t index, const wire::Message& messag
           on_stopped(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Ping>) {
           send(peers[index], wire::Pong{m.token}, now);
-        } else if constexpr (!std::is_same_v<M, wire::Pong> && !std::is_same_v<M, std::monostate>) {
+        } else if constexpr (std::is_same_v<M, wire::Goodbye>) {
+          if (peers[index].version >= wire::kGoodbyeSince) return on_goodbye(index, m, now);
+          metrics.unknown_fields.add();
+        } else if constexpr (std::is_same_v<M, std::monostate>) {
+          metrics.unknown_fields.add();
+        } else if constexpr (!std::is_same_v<M, wire::Pong>) {
           metrics.refused_messages.add();  // a message that only D sends
         }
       },

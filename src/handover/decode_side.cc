@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "handover/decode_impl.h"
@@ -13,6 +14,7 @@ namespace {
 
 // Rows beyond the open transfers: attempts that have ended and whose writers have not drained yet.
 constexpr std::uint32_t kRowsPerTransfer = 2;
+constexpr std::string_view kDraining = "the decode side is draining and takes no new registration";
 
 std::uint32_t rows(const Config& config) {
   return std::min(config.transfers_max * kRowsPerTransfer, Slot::kIndexMask);
@@ -77,7 +79,7 @@ DecodeSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
 }
 
 void DecodeSide::Impl::claim(TransferId transfer, const PeerAddress& address, Time now) {
-  if (live.find(transfer)) return;
+  if (live.find(transfer) || !may_begin(transfer)) return;
   if (const auto found = claim_of.find(transfer)) {
     if (!claims[*found].given_up) return;
     drop_claim(transfer, false, now);
@@ -187,6 +189,10 @@ bool DecodeSide::Impl::make_way(const Registration& registration, Time now) {
 }
 
 void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
+  if (!may_begin(r.transfer)) {
+    return refuse_registration(std::move(r), Outcome::kFailed, Cause::kShutdown,
+                               std::string(kDraining), now);
+  }
   if (!make_way(r, now)) return;
   const auto refuse = [&](std::string text) {
     drop_claim(r.transfer, true, now);  // nobody will register it again
@@ -251,7 +257,9 @@ void DecodeSide::Impl::fill(Attempt& a, Registration&& r, std::uint32_t peer, Ti
   a.credits = config.delivery_complete ? 1 : std::clamp(credits_free / 4, 1U, 64U);
   credits_free -= a.credits;
   a.patience = r.deadline.count() > 0 ? Duration(r.deadline) : Duration(config.transfer_timeout);
-  a.deadline = now + a.patience;
+  a.last_deadline =
+      now + (r.total.count() > 0 ? Duration(r.total) : Duration(config.transfer_total));
+  a.deadline = std::min(now + a.patience, a.last_deadline);
   a.times.registered = now.time_since_epoch().count();
 }
 
@@ -307,7 +315,27 @@ bool DecodeSide::Impl::work(Time now) {
   return !verifying.empty();
 }
 
+bool DecodeSide::Impl::may_begin(TransferId transfer) const {
+  return !draining || drain_allows.contains(transfer);
+}
+
+void DecodeSide::Impl::drain() {
+  if (std::exchange(draining, true)) return;
+  for (const Attempt& a : attempts) {
+    if (a.phase != Phase::kFree && a.phase != Phase::kQuarantined) drain_allows.insert(a.transfer);
+  }
+  for (const Claim& claim : claims) {
+    if (!claim.given_up) drain_allows.insert(claim.transfer);
+  }
+  drain_allows.insert(withdrawn.begin(), withdrawn.end());
+}
+
 void DecodeSide::Impl::abandon(Time now) {
+  draining = true;
+  drain_allows.clear();
+  for (std::size_t i = claims.size(); i-- > 0;) {
+    if (!claims[i].given_up) drop_claim(claims[i].transfer, true, now);
+  }
   const std::string text = "the decode side is shutting down";
   for (std::uint32_t i = 0; i < attempts.size(); ++i) {
     Attempt& a = attempts[i];
@@ -339,8 +367,14 @@ void DecodeSide::Impl::shutdown(Time now) {
     if (peers[a.peer].state == Peer::State::kReady) send_cancel(i, now);
   }
   for (Peer& peer : peers) {
-    if (peer.state != Peer::State::kFree && peer.link != kNoLink) port.hang_up(peer.link);
+    if (peer.state == Peer::State::kFree) continue;
+    if (peer.state == Peer::State::kReady && peer.version >= wire::kGoodbyeSince) {
+      send(peer, wire::Goodbye{"the decode side is shutting down"}, now);
+    }
+    if (peer.link != kNoLink) port.hang_up(peer.link);
     peer.link = kNoLink;
+    if (peer.inbound) port.fence_inbound(*peer.inbound);
+    peer.inbound.reset();
   }
 }
 
@@ -379,6 +413,9 @@ void DecodeSide::on_immediate(Inbound inbound, std::uint32_t immediate, Time now
 }
 void DecodeSide::on_fenced(Inbound inbound, Time now) {
   impl_->on_fenced(inbound, now);
+}
+void DecodeSide::drain(Time) {
+  impl_->drain();
 }
 void DecodeSide::abandon(Time now) {
   impl_->abandon(now);

@@ -55,10 +55,15 @@ class DecodeSide {
   // Does a bounded piece of work that waits for no one (verification). True: call again at once.
   bool work(Time now);
 
+  // From here on only transfers that are claimed or registered already may be registered; others
+  // end as failed (kShutdown) at once. What runs goes on.
+  void drain(Time now);
   // The first half of stopping: every registration ends as failed (kShutdown) and its writer is
-  // told to drain. Drive on until quarantined_blocks() is 0, or for as long as there is time.
+  // told to drain, claims are given back, and nothing new is taken. Drive on until
+  // quarantined_blocks() is 0, or for as long as there is time.
   void abandon(Time now);
-  // Ends everything without events and tells peers. Afterwards only the destructor may be called.
+  // Ends everything without events, fences every writer and tells peers. Afterwards only the
+  // destructor may be called.
   void shutdown(Time now);
 
   std::uint32_t open_transfers() const;  // registered and not ended

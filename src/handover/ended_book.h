@@ -42,6 +42,7 @@ class EndedBook {
     if (epoch < floor_) return;
     records_.insert_or_assign(epoch, std::move(record));
     while (records_.size() > records_max_) {
+      clean_below_floor_ = clean_below_floor_ && records_.begin()->second.clean;
       floor_ = records_.begin()->first + 1;
       records_.erase(records_.begin());
     }
@@ -55,6 +56,9 @@ class EndedBook {
   // Over, whether or not it is remembered how.
   bool below_floor(Epoch epoch) const { return epoch < floor_; }
 
+  // Of what went unremembered for want of room: no write of it failed that may still land.
+  bool clean_below_floor() const { return clean_below_floor_; }
+
   // D's word that all older grants are over at its side too.
   void raise_floor(Epoch oldest_live) {
     if (oldest_live <= floor_) return;
@@ -67,6 +71,7 @@ class EndedBook {
  private:
   std::size_t records_max_;
   Epoch floor_ = 0;
+  bool clean_below_floor_ = true;
   std::map<Epoch, EndRecord> records_;
 };
 

@@ -42,6 +42,10 @@ struct PrefillSide::Impl {
     std::optional<baton::Attempt> highest;  // ever accepted
     std::uint32_t holder = kNone;           // the peer whose claim or registration came last
     bool met = false;                       // a registration met the engine's word
+    // D's word that came before everything else: a claim (`holder`), or that it is over.
+    std::uint32_t early_by = kNone;  // the peer whose quota the row counts against
+    bool cancelled = false;
+    Time early_until = kNever;
     Time lease = kNever;
     // The end, while writes are still out.
     bool ending = false;
@@ -75,6 +79,7 @@ struct PrefillSide::Impl {
     std::uint32_t credits = 0;
     std::uint32_t counted = 0;  // by D, as far as told
     Time deadline = kNever;     // while no request here matches
+    bool unmatched = false;     // counts in its peer's `unmatched`
     bool queued = false;        // in `runnable`
     bool checked = false;       // against the pieces
     // Progress. Blocks are positions in the request.
@@ -110,6 +115,9 @@ struct PrefillSide::Impl {
     std::uint32_t session = 0;            // ours: counts what was dropped
     std::uint64_t decode_session = 0;     // as D's Hello says
     std::uint64_t decode_connection = 0;  // likewise
+    std::uint64_t first_connection = 0;   // since which this row remembers everything
+    std::uint16_t version = 0;            // spoken
+    bool unclean = false;                 // ends that an empty book would answer wrongly [I1]
     Time connecting_since = kNever;
     Time heard = kNever;
     Time spoke = kNever;
@@ -118,7 +126,9 @@ struct PrefillSide::Impl {
     bool lost = false;  // given up; its row and its book stay until the place is needed
     Time lost_at = kNever;
     std::uint32_t pushes = 0;
-    std::uint64_t blocks = 0;  // named by its registrations
+    std::uint32_t unmatched = 0;  // of them, without a request here
+    std::uint32_t early = 0;      // claims and cancels without a request here
+    std::uint64_t blocks = 0;     // named by its registrations
     std::uint32_t in_flight = 0;
     std::unique_ptr<EndedBook> ended;
   };
@@ -150,8 +160,17 @@ struct PrefillSide::Impl {
   void ready(ReadyPiece&& piece, Time now);
   void cancel(TransferId id, Time now);
   void on_time(Time now);
+  void drain(Time now);
+  void abandon(Time now);
   void shutdown(Time now);
   std::uint32_t transfer_for(TransferId id);
+  bool is_known(TransferId id) const;
+  void know(std::uint32_t index);
+  void refuse_request(TransferId id, Cause cause, std::string text);
+  void end_cancelled(std::uint32_t index, Time now);
+  bool is_early(const Transfer& t) const { return t.early_by != kNone; }
+  void note_early(TransferId id, std::uint32_t peer, bool is_cancelled, Time now);
+  void clear_early(Transfer& t);
   std::string piece_fault(const Transfer& t, const ReadyPiece& piece);
   void append(Transfer& t, ReadyPiece&& piece, Time now);
   void end_transfer(std::uint32_t index, Outcome outcome, Cause cause, std::string text, Time now);
@@ -182,6 +201,8 @@ struct PrefillSide::Impl {
   void drop_session(std::uint32_t index, Cause cause, const std::string& text, Time now);
   void lose(std::uint32_t index, Cause cause, std::string_view why, Time now);
   void forget_peer(std::uint32_t index);
+  bool may_forget(const Peer& peer) const;
+  void on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now);
   std::uint32_t peer_of(Outbound outbound) const;
   void on_connected(Outbound outbound, Time now);
   void on_connect_failed(Outbound outbound, std::string_view error, Time now);
@@ -202,6 +223,8 @@ struct PrefillSide::Impl {
   // rendezvous.cc
   void on_register(std::uint32_t peer, const wire::Register& message, Time now);
   bool answer_known(std::uint32_t peer, const wire::Register& message, Time now);
+  std::string quota_fault(std::uint32_t peer, const wire::Register& message) const;
+  void match(Push& p);
   bool give_way(std::uint32_t peer, std::uint32_t transfer, const wire::Register& message,
                 Time now);
   void take(std::uint32_t peer, std::uint32_t transfer, const wire::Register& message, Time now);
@@ -269,10 +292,12 @@ struct PrefillSide::Impl {
   TimerHeap peer_timers;  // one more than peers: the last is the strangers'
 
   std::uint32_t known = 0;  // transfers that the engine knows
+  std::uint32_t early = 0;  // rows that hold only a claim or a cancel
   std::uint32_t in_flight = 0;
   std::uint32_t peers_connected = 0;
   std::uint64_t next_token = 1;
   bool progress = false;  // of the work() under way
+  bool draining = false;
   bool stopping = false;
 };
 

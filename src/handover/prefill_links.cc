@@ -65,6 +65,8 @@ void PrefillSide::Impl::on_stranger(std::size_t index, const Result<wire::Messag
 
 wire::Hello PrefillSide::Impl::hello() const {
   wire::Hello out;
+  out.version = config.version_max;
+  out.version_min = std::min(wire::kVersionMin, config.version_max);
   out.from = config.id;
   out.mode = config.mode;
   out.role = config.role;
@@ -120,7 +122,7 @@ std::uint32_t PrefillSide::Impl::peer_for(const PeerId& id, Time now) {
     if (peers[i].used && peers[i].id == id) return i;
     if (!peers[i].used) {
       if (free_row == kNone) free_row = i;
-    } else if (peers[i].lost && peers[i].pushes == 0 &&
+    } else if (may_forget(peers[i]) &&
                (longest_lost == kNone || peers[i].lost_at < peers[longest_lost].lost_at)) {
       longest_lost = i;
     }
@@ -130,10 +132,17 @@ std::uint32_t PrefillSide::Impl::peer_for(const PeerId& id, Time now) {
   return longest_lost;
 }
 
+// A peer of version 1 cannot be told that its grants are forgotten, so that it would believe what
+// an empty book says of them: it is kept if that would be wrong [I1].
+bool PrefillSide::Impl::may_forget(const Peer& peer) const {
+  return peer.lost && peer.pushes == 0 && (!peer.unclean || peer.version >= wire::kMemorySince);
+}
+
 void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hello& theirs,
                               layout::CopyPlan&& plan, Time now) {
   Peer& peer = peers[index];
-  if (!peer.used) {
+  const bool fresh = !peer.used;
+  if (fresh) {
     peer.used = true;
     peer.id = theirs.from;
     // One incarnation has one geometry: a later Hello of it cannot change what lists are checked
@@ -141,14 +150,15 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
     peer.geometry = theirs.geometry;
     peer.plan = std::move(plan);
     peer.ended = std::make_unique<EndedBook>(config.ends_remembered_max);
+    peer.first_connection = theirs.connection;
     const std::uint32_t pool = wire::largest_pool(peer.geometry);
     if (!duplicates || pool > duplicates_size) {
       duplicates.emplace(pool);
       duplicates_size = pool;
     }
   }
-  if (theirs.connection < peer.decode_connection) {
-    port.hang_up(link);  // an older connection whose Hello was read late
+  if (!fresh && theirs.connection <= peer.decode_connection) {
+    port.hang_up(link);  // an older connection whose Hello was read late, or a replayed Hello [I6]
     metrics.stale_messages.add();
     return;
   }
@@ -172,7 +182,8 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
                            Duration(std::chrono::milliseconds(1)));
   port.trust(link);
   wire::HelloAck ack{hello()};
-  ack.version = wire::spoken_version(hello(), theirs);
+  ack.version = peer.version = wire::spoken_version(hello(), theirs);
+  if (peer.version >= wire::kMemorySince) ack.connection = peer.first_connection;
   ack.expected = theirs.from;
   send(index, ack, now);
   peer_timers.set(index, peer_deadline(peer));
@@ -189,7 +200,9 @@ std::uint32_t PrefillSide::Impl::peer_of(LinkId link) const {
 
 void PrefillSide::Impl::on_frame(LinkId link, const wire::Frame& frame, Time now) {
   if (stopping) return;
-  const Result<wire::Message> message = wire::decode(frame);
+  std::uint32_t unknown_fields = 0;
+  const Result<wire::Message> message = wire::decode(frame, &unknown_fields);
+  metrics.unknown_fields.add(unknown_fields);
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (strangers[i].link == link) return on_stranger(i, message, now);
   }
@@ -230,7 +243,12 @@ void PrefillSide::Impl::dispatch(std::uint32_t index, const wire::Message& messa
                        m.text);
         } else if constexpr (std::is_same_v<M, wire::Hello>) {
           metrics.stale_messages.add();  // said twice on one connection
-        } else if constexpr (!std::is_same_v<M, wire::Pong> && !std::is_same_v<M, std::monostate>) {
+        } else if constexpr (std::is_same_v<M, wire::Goodbye>) {
+          if (peers[index].version >= wire::kGoodbyeSince) return on_goodbye(index, m, now);
+          metrics.unknown_fields.add();
+        } else if constexpr (std::is_same_v<M, std::monostate>) {
+          metrics.unknown_fields.add();
+        } else if constexpr (!std::is_same_v<M, wire::Pong>) {
           metrics.refused_messages.add();  // a message that only P sends
         }
       },
@@ -257,7 +275,10 @@ void PrefillSide::Impl::on_bad_stream(LinkId link, const Error& error, Time now)
 void PrefillSide::Impl::on_renew(std::uint32_t index, const wire::Renew& renew, Time now) {
   for (const TransferId& id : renew.transfers) {
     const auto found = transfer_of.find(id);
-    if (!found) continue;
+    if (!found || is_early(transfers[*found])) {
+      note_early(id, index, false, now);
+      continue;
+    }
     Transfer& t = transfers[*found];
     if (t.push == kNone) t.holder = index;
     renew_lease(t, now);
@@ -368,6 +389,10 @@ void PrefillSide::Impl::on_link_down(LinkId link, std::string_view why, Time now
   static_cast<void>(why);
 }
 
+void PrefillSide::Impl::on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now) {
+  lose(index, Cause::kShutdown, goodbye.text, now);
+}
+
 void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view why, Time now) {
   Peer& peer = peers[index];
   metrics.peers_lost.add();
@@ -385,6 +410,8 @@ void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view 
     const Transfer& t = transfers[i];
     if (t.used && !t.ending && t.known && t.push == kNone && t.holder == index) {
       end_transfer(i, Outcome::kFailed, cause, text, now);
+    } else if (t.early_by == index && !t.cancelled) {
+      free_transfer(i);
     }
   }
   for (Transfer& t : transfers) {
@@ -396,8 +423,9 @@ void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view 
 void PrefillSide::Impl::forget_peer(std::uint32_t index) {
   Peer& peer = peers[index];
   BATON_CHECK(peer.lost && peer.pushes == 0 && peer.in_flight == 0, "[I2]");
-  for (Transfer& t : transfers) {
-    if (t.holder == index) t.holder = kNone;
+  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    if (transfers[i].early_by == index) free_transfer(i);
+    if (transfers[i].holder == index) transfers[i].holder = kNone;
   }
   const std::uint32_t session = peer.session;
   peer_timers.clear(index);

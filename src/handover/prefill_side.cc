@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "handover/prefill_impl.h"
@@ -10,10 +11,13 @@
 namespace baton::handover {
 namespace {
 
-// Rows for transfers the engine knows and as many for registrations that wait for one.
+// Rows for transfers the engine knows, as many for registrations that wait for one, and for claims
+// that do.
 std::uint32_t rows(const Config& config) {
-  return 2 * config.transfers_max;
+  return 3 * config.transfers_max;
 }
+
+constexpr std::string_view kDraining = "the prefill side is draining and takes no new request";
 
 }  // namespace
 
@@ -69,17 +73,83 @@ std::uint32_t PrefillSide::Impl::transfer_for(TransferId id) {
   return index;
 }
 
+bool PrefillSide::Impl::is_known(TransferId id) const {
+  const auto found = transfer_of.find(id);
+  return found && transfers[*found].known;
+}
+
+void PrefillSide::Impl::know(std::uint32_t index) {
+  Transfer& t = transfers[index];
+  clear_early(t);
+  if (t.known) return;
+  t.known = true;
+  metrics.transfers_prefill.set(++known);
+  if (t.push != kNone) match(pushes[t.push]);
+}
+
+// A request that is not taken: the one event it gets, without a row.
+void PrefillSide::Impl::refuse_request(TransferId id, Cause cause, std::string text) {
+  Event event;
+  event.side = Side::kPrefill;
+  event.transfer = id;
+  event.outcome = Outcome::kFailed;
+  event.cause = cause;
+  event.text = std::move(text);
+  metrics.prefill_failed.add();
+  port.deliver(std::move(event));
+}
+
+// D spoke of a request before it came here: it holds it, or will not want it any more. Kept for a
+// lease, so that the engine's expectation is tied to D, or ended, at once.
+void PrefillSide::Impl::note_early(TransferId id, std::uint32_t peer, bool is_cancelled, Time now) {
+  if (recent_of.find(id)) return;
+  if (!transfer_of.find(id)) {
+    if (peers[peer].early >= config.claims_max || early >= config.transfers_max) {
+      metrics.quota_refusals.add();
+      return;
+    }
+    const std::uint32_t index = transfer_for(id);
+    if (index == kNone) return metrics.quota_refusals.add();
+    transfers[index].early_by = peer;
+    ++peers[peer].early;
+    ++early;
+  }
+  const std::uint32_t index = *transfer_of.find(id);
+  Transfer& t = transfers[index];
+  if (!is_early(t) || (is_cancelled && t.holder != kNone && t.holder != peer)) return;
+  t.holder = peer;
+  t.cancelled = is_cancelled;
+  t.early_until = now + config.lease;
+  set_transfer_timer(index);
+}
+
+void PrefillSide::Impl::clear_early(Transfer& t) {
+  if (!is_early(t)) return;
+  --peers[t.early_by].early;
+  --early;
+  t.early_by = kNone;
+  t.early_until = kNever;
+}
+
 void PrefillSide::Impl::expect(TransferId id, std::uint32_t prompt_tokens, Time now) {
   if (stopping) return;
+  if (draining && !is_known(id))
+    return refuse_request(id, Cause::kShutdown, std::string(kDraining));
   forget_recent(id);
   const std::uint32_t index = transfer_for(id);
   if (index == kNone) return;
   Transfer& t = transfers[index];
   if (t.known || t.ending) return;
-  t.known = true;
+  know(index);
   t.prompt_tokens = prompt_tokens;
-  metrics.transfers_prefill.set(++known);
+  set_transfer_timer(index);
+  if (t.cancelled) return end_cancelled(index, now);
   if (t.push != kNone) meet(index, now);
+}
+
+void PrefillSide::Impl::end_cancelled(std::uint32_t index, Time now) {
+  end_transfer(index, Outcome::kCancelled, Cause::kCancelledByPeer,
+               "the decode side gave it up before the request came", now);
 }
 
 std::string PrefillSide::Impl::piece_fault(const Transfer& t, const ReadyPiece& piece) {
@@ -104,24 +174,18 @@ std::string PrefillSide::Impl::piece_fault(const Transfer& t, const ReadyPiece& 
 
 void PrefillSide::Impl::ready(ReadyPiece&& piece, Time now) {
   if (stopping || recent_of.find(piece.transfer)) return;
+  if (draining && !is_known(piece.transfer)) {
+    return refuse_request(piece.transfer, Cause::kShutdown, std::string(kDraining));
+  }
   const std::uint32_t index = transfer_for(piece.transfer);
   if (index == kNone) {
-    Event event;
-    event.side = Side::kPrefill;
-    event.transfer = piece.transfer;
-    event.outcome = Outcome::kFailed;
-    event.cause = Cause::kRefused;
-    event.text = fmt::format("all {} transfers of this side are open", transfers.size());
-    metrics.prefill_failed.add();
-    port.deliver(std::move(event));
-    return;
+    return refuse_request(piece.transfer, Cause::kRefused,
+                          fmt::format("all {} transfers of this side are open", transfers.size()));
   }
   Transfer& t = transfers[index];
   if (t.ending) return;
-  if (!t.known) {
-    t.known = true;
-    metrics.transfers_prefill.set(++known);
-  }
+  know(index);
+  if (t.cancelled) return end_cancelled(index, now);
   if (std::string fault = piece_fault(t, piece); !fault.empty()) {
     return end_transfer(index, Outcome::kFailed, Cause::kRefused, std::move(fault), now);
   }
@@ -223,6 +287,7 @@ void PrefillSide::Impl::finish_transfer(std::uint32_t index, Time now) {
 void PrefillSide::Impl::free_transfer(std::uint32_t index) {
   Transfer& t = transfers[index];
   BATON_CHECK(t.in_flight == 0 && t.push == kNone, "[I2]");
+  clear_early(t);
   if (t.known) metrics.transfers_prefill.set(--known);
   if (t.last) metrics.leases_held.add(-1);
   BATON_CHECK(transfer_of.erase(t.id));
@@ -260,7 +325,7 @@ void PrefillSide::Impl::renew_lease(Transfer& t, Time now) {
 
 void PrefillSide::Impl::set_transfer_timer(std::uint32_t index) {
   const Transfer& t = transfers[index];
-  Time at = t.ending ? kNever : t.lease;
+  Time at = t.ending ? kNever : std::min(t.lease, t.early_until);
   if (t.push != kNone && !t.known) at = std::min(at, pushes[t.push].deadline);
   transfer_timers.set(index, at);
 }
@@ -268,6 +333,7 @@ void PrefillSide::Impl::set_transfer_timer(std::uint32_t index) {
 void PrefillSide::Impl::transfer_time(std::uint32_t index, Time now) {
   Transfer& t = transfers[index];
   if (!t.used || t.ending) return;
+  if (now >= t.early_until) return free_transfer(index);
   if (now >= t.lease) {
     metrics.leases_expired.add();
     return end_transfer(index, Outcome::kFailed, Cause::kLeaseExpired,
@@ -291,6 +357,24 @@ void PrefillSide::Impl::on_time(Time now) {
   while (const auto index = transfer_timers.pop_due(now)) transfer_time(*index, now);
 }
 
+void PrefillSide::Impl::drain(Time now) {
+  if (std::exchange(draining, true)) return;
+  for (std::uint32_t i = 0; i < pushes.size(); ++i) {
+    if (pushes[i].phase == Phase::kStanding && !transfers[pushes[i].transfer].known) {
+      stop_unmatched(i, Cause::kShutdown, std::string(kDraining), now);
+    }
+  }
+}
+
+void PrefillSide::Impl::abandon(Time now) {
+  drain(now);
+  for (std::uint32_t i = 0; i < transfers.size(); ++i) {
+    const Transfer& t = transfers[i];
+    if (!t.used || t.ending || !t.known) continue;
+    end_transfer(i, Outcome::kFailed, Cause::kShutdown, "the prefill side is shutting down", now);
+  }
+}
+
 void PrefillSide::Impl::shutdown(Time now) {
   for (std::uint32_t i = 0; i < pushes.size(); ++i) {
     if (pushes[i].phase == Phase::kStanding) {
@@ -298,8 +382,12 @@ void PrefillSide::Impl::shutdown(Time now) {
     }
   }
   stopping = true;
-  for (Peer& peer : peers) {
+  for (std::uint32_t i = 0; i < peers.size(); ++i) {
+    Peer& peer = peers[i];
     if (!peer.used) continue;
+    if (peer.version >= wire::kGoodbyeSince) {
+      send(i, wire::Goodbye{"the prefill side is shutting down"}, now);
+    }
     if (peer.wire == Wire::kConnected || peer.wire == Wire::kConnecting) {
       port.close_outbound(peer.outbound);
     }
@@ -363,6 +451,12 @@ Time PrefillSide::next_deadline() const {
 bool PrefillSide::work(Time now) {
   return impl_->work(now);
 }
+void PrefillSide::drain(Time now) {
+  impl_->drain(now);
+}
+void PrefillSide::abandon(Time now) {
+  impl_->abandon(now);
+}
 void PrefillSide::shutdown(Time now) {
   impl_->shutdown(now);
 }
@@ -373,7 +467,7 @@ std::uint32_t PrefillSide::writes_in_flight() const {
   return impl_->in_flight;
 }
 bool PrefillSide::idle() const {
-  return impl_->free_transfers.size() == impl_->transfers.size() &&
+  return impl_->free_transfers.size() + impl_->early == impl_->transfers.size() &&
          impl_->free_pushes.size() == impl_->pushes.size() && impl_->in_flight == 0;
 }
 

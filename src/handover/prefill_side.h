@@ -58,6 +58,13 @@ class PrefillSide {
   // at once.
   bool work(Time now);
 
+  // From here on a request that was not expected before is refused: its expectation (or first
+  // piece) gets an end event, failed (kShutdown), and registrations for it are turned away. What
+  // runs goes on.
+  void drain(Time now);
+  // As drain(), and everything that runs ends as failed (kShutdown), with its event once the writes
+  // from its blocks are in.
+  void abandon(Time now);
   // Stops posting, tells peers, ends everything without events. The driver goes on with
   // on_write_*() until writes_in_flight() is 0, then destroys.
   void shutdown(Time now);

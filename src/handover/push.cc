@@ -284,6 +284,7 @@ void PrefillSide::Impl::done(std::uint32_t push, Time now) {
   BATON_CHECK(p.phase == Phase::kStanding && p.in_flight == 0 && p.final_sent, "[I3]");
   EndRecord record = record_of(p);
   record.done = true;
+  peers[p.peer].unclean |= !config.delivery_complete;
   peers[p.peer].ended->add(std::move(record));
   metrics.bytes_written.add(p.bytes);
   metrics.blocks_written.add(p.blocks);

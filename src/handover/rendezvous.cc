@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "handover/prefill_impl.h"
@@ -128,9 +129,52 @@ bool PrefillSide::Impl::answer_known(std::uint32_t peer, const wire::Register& m
   stale.cause = Cause::kUnknownTransfer;
   stale.text = "the grant is older than what is remembered";
   stale.drained = true;
+  stale.clean = config.delivery_complete && ended.clean_below_floor();
   stale.again = true;
   send(peer, stale, now);
   return true;
+}
+
+// What one decode peer may ask for at once. Others have their own quotas and are served on.
+std::string PrefillSide::Impl::quota_fault(std::uint32_t peer,
+                                           const wire::Register& message) const {
+  const Peer& from = peers[peer];
+  std::uint64_t blocks = 0;
+  std::uint64_t pool = 0;
+  for (std::size_t g = 0; g < message.num_groups; ++g) {
+    blocks += message.block_ids[g].size();
+    pool += layout::pool_blocks(from.geometry, static_cast<std::uint16_t>(g));
+  }
+  // Twice the pool: D may give a block out again before the completion of its last write is seen
+  // here.
+  const std::uint64_t blocks_max =
+      config.registered_blocks_max != 0 ? config.registered_blocks_max : 2 * pool;
+  if (blocks > 0 && from.blocks + blocks > blocks_max) {
+    return fmt::format(
+        "registered_blocks_max: registrations of this peer would name {} blocks, at most {} are "
+        "allowed",
+        from.blocks + blocks, blocks_max);
+  }
+  const std::uint32_t open_max =
+      config.registrations_max != 0 ? config.registrations_max : config.transfers_max;
+  if (free_pushes.empty() || from.pushes >= open_max) {
+    return fmt::format(
+        "registrations_max: {} registrations of this peer are open, at most {} are allowed",
+        from.pushes, open_max);
+  }
+  if (from.unmatched >= config.unmatched_max && !is_known(message.transfer)) {
+    return fmt::format(
+        "unmatched_max: {} registrations of this peer wait for a request here, at most {} are "
+        "allowed",
+        from.unmatched, config.unmatched_max);
+  }
+  return {};
+}
+
+// The engine knows the request of it, or the registration is over: it no longer counts against the
+// peer's quota of those that wait.
+void PrefillSide::Impl::match(Push& p) {
+  if (std::exchange(p.unmatched, false)) --peers[p.peer].unmatched;
 }
 
 void PrefillSide::Impl::on_register(std::uint32_t peer, const wire::Register& message, Time now) {
@@ -151,21 +195,13 @@ void PrefillSide::Impl::on_register(std::uint32_t peer, const wire::Register& me
     return turn_away(peer, key, cause == Cause::kNone ? Cause::kUnknownTransfer : cause,
                      "the transfer is over here", now);
   }
-  std::uint64_t blocks = 0;
-  std::uint64_t pool = 0;
-  for (std::size_t g = 0; g < message.num_groups; ++g) {
-    blocks += message.block_ids[g].size();
-    pool += layout::pool_blocks(from.geometry, static_cast<std::uint16_t>(g));
+  if (draining && !is_known(key.transfer)) {
+    return turn_away(peer, key, Cause::kShutdown,
+                     "the prefill side is draining and takes no new request", now);
   }
-  // Twice the pool: D may give a block out again before the completion of its last write is seen
-  // here.
-  if (from.blocks + blocks > 2 * pool && blocks > 0) {
-    return refuse(fmt::format("registrations of this peer name {} blocks, its pool has {}",
-                              from.blocks + blocks, pool));
-  }
-  if (free_pushes.empty() || from.pushes >= config.transfers_max) {
-    return refuse(fmt::format("{} registrations of this peer are open, at most {} are served",
-                              from.pushes, config.transfers_max));
+  if (std::string fault = quota_fault(peer, message); !fault.empty()) {
+    metrics.quota_refusals.add();
+    return turn_away(peer, key, Cause::kRefused, std::move(fault), now);
   }
   const std::uint32_t transfer = transfer_for(key.transfer);
   if (transfer == kNone) {
@@ -230,6 +266,12 @@ void PrefillSide::Impl::take(std::uint32_t peer, std::uint32_t transfer,
   ++peers[peer].pushes;
   peers[peer].blocks += p.blocks;
   Transfer& t = transfers[transfer];
+  clear_early(t);
+  t.cancelled = false;
+  if (!t.known) {
+    p.unmatched = true;
+    ++peers[peer].unmatched;
+  }
   t.push = index;
   t.highest = message.attempt;
   t.holder = peer;
@@ -286,6 +328,7 @@ void PrefillSide::Impl::stop(std::uint32_t push, Cause cause, std::string text, 
   Push& p = pushes[push];
   BATON_CHECK(p.phase == Phase::kStanding, "[I3] stopped twice");
   p.phase = Phase::kStopping;
+  match(p);
   p.cause = cause;
   p.text = std::move(text);
   p.held.reset();
@@ -303,6 +346,7 @@ void PrefillSide::Impl::drained(std::uint32_t push, Time now) {
               p.in_flight);
   send_stopped(push, true, now);
   metrics.bytes_written.add(p.bytes);
+  peers[p.peer].unclean |= p.unclean || !config.delivery_complete;
   peers[p.peer].ended->add(record_of(p));
   free_push(push);
 }
@@ -338,7 +382,9 @@ void PrefillSide::Impl::end_push(std::uint32_t push, Outcome outcome, Cause caus
 
 void PrefillSide::Impl::forget_if_empty(std::uint32_t transfer) {
   const Transfer& t = transfers[transfer];
-  if (t.used && !t.known && t.push == kNone && t.in_flight == 0) free_transfer(transfer);
+  if (t.used && !t.known && !is_early(t) && t.push == kNone && t.in_flight == 0) {
+    free_transfer(transfer);
+  }
 }
 
 // ---- Cancel, Credit ----
@@ -353,6 +399,7 @@ void PrefillSide::Impl::on_cancel(std::uint32_t peer, const wire::Cancel& messag
       send_stopped(push, false, now);
     } else if (!message.keep) {
       end_push(push, Outcome::kCancelled, Cause::kCancelledByPeer, text, now);
+      on_claim_cancelled(peer, message, now);  // its request may be still to come
     } else {
       const std::uint32_t transfer = p.transfer;
       stop(push, Cause::kCancelledByPeer, text, now);
@@ -372,6 +419,7 @@ void PrefillSide::Impl::on_cancel(std::uint32_t peer, const wire::Cancel& messag
     wire::Stopped answer;
     answer.key = key;
     answer.drained = true;
+    answer.clean = config.delivery_complete && ended.clean_below_floor();
     if (record != nullptr) {
       answer.cause = record->cause;
       answer.immediates = record->immediates;
@@ -389,7 +437,9 @@ void PrefillSide::Impl::on_cancel(std::uint32_t peer, const wire::Cancel& messag
 void PrefillSide::Impl::on_claim_cancelled(std::uint32_t peer, const wire::Cancel& message,
                                            Time now) {
   const auto found = transfer_of.find(message.key.transfer);
-  if (!found) return;
+  if (!found || is_early(transfers[*found])) {
+    return note_early(message.key.transfer, peer, true, now);
+  }
   const Transfer& t = transfers[*found];
   if (t.ending || !t.known || t.push != kNone) return;
   if (t.holder != kNone && t.holder != peer) return;

@@ -118,6 +118,13 @@ void add_contract(const AgentMetrics& m, MetricPage& page) {
   page.counter("baton_refused_messages_total", "Malformed or hostile messages.",
                of(m.refused_messages));
   page.counter("baton_refused_peers_total", "Peers refused at the handshake.", of(m.refused_peers));
+  page.counter("baton_quota_refusals_total",
+               "Registrations and claims of decode peers past their quotas.", of(m.quota_refusals));
+  page.counter("baton_unknown_fields_total",
+               "Fields and messages of a newer protocol that were ignored.", of(m.unknown_fields));
+  page.gauge("baton_quarantined_blocks_worst_peer",
+             "Blocks in quarantine for the prefill peer that holds most of them.",
+             of(m.blocks_quarantined_worst_peer));
   page.counter("baton_leases_expired_total", "Leases that nobody renewed.", of(m.leases_expired));
   page.counter("baton_leases_renewed_total", "Renewals of leases.", of(m.leases_renewed));
   page.counter("baton_retransmits_total", "Control messages sent again.", of(m.retransmits));

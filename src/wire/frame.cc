@@ -71,6 +71,8 @@ std::string_view to_string(MessageType type) {
       return "Ping";
     case MessageType::kPong:
       return "Pong";
+    case MessageType::kGoodbye:
+      return "Goodbye";
   }
   return "unknown";
 }

@@ -13,8 +13,8 @@
 
 namespace baton::wire {
 
-inline constexpr std::uint16_t kVersion = 1;       // the newest protocol this build speaks
-inline constexpr std::uint16_t kVersionMin = 1;    // the oldest: N - 1 once there is a 2
+inline constexpr std::uint16_t kVersion = 2;       // the newest protocol this build speaks
+inline constexpr std::uint16_t kVersionMin = 1;    // the oldest: N - 1
 inline constexpr std::uint16_t kFrameVersion = 1;  // of the envelope; never negotiated
 inline constexpr std::size_t kHeaderBytes = 24;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{4}
@@ -35,6 +35,7 @@ enum class MessageType : std::uint16_t {
   kRenew = 11,
   kPing = 12,
   kPong = 13,
+  kGoodbye = 14,  // since version 2
 };
 std::string_view to_string(MessageType type);
 

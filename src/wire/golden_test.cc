@@ -54,7 +54,7 @@ TEST_P(GoldenTest, TodaysEncoderGivesExactlyTheseBytes) {
   for (const Line& line : lines) EXPECT_EQ(today[line.name], line.hex) << line.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Wire, GoldenTest, ::testing::Values(1));
+INSTANTIATE_TEST_SUITE_P(Wire, GoldenTest, ::testing::Values(1, 2));
 
 }  // namespace
 }  // namespace baton::wire::testing

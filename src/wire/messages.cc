@@ -67,6 +67,50 @@ const T* verified(std::span<const std::byte> payload) {
   return flatbuffers::GetRoot<T>(bytes);
 }
 
+// The last field of each table that this build knows.
+template <typename T>
+constexpr flatbuffers::voffset_t kLastField = 0;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Hello> = fb::Hello::VT_CONNECTION;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Refuse> = fb::Refuse::VT_TEXT;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Offer> = fb::Offer::VT_OFFER;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Register> = fb::Register::VT_COUNTED;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::RegisterState> = fb::RegisterState::VT_STATE;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Final> = fb::Final::VT_HASHES;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Stopped> = fb::Stopped::VT_AGAIN;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Cancel> = fb::Cancel::VT_KEEP;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Credit> = fb::Credit::VT_COUNTED;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Renew> = fb::Renew::VT_TRANSFERS;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Ping> = fb::Ping::VT_OLDEST_EPOCH;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Pong> = fb::Pong::VT_TOKEN;
+template <>
+constexpr flatbuffers::voffset_t kLastField<fb::Goodbye> = fb::Goodbye::VT_TEXT;
+
+// Fields set behind the last known one. The table has passed the verifier, and so has its vtable.
+template <typename T>
+std::uint32_t count_unknown(const T* table) {
+  static_assert(kLastField<T> != 0);
+  const auto* data = reinterpret_cast<const std::uint8_t*>(table);
+  const auto* vtable = data - flatbuffers::ReadScalar<flatbuffers::soffset_t>(data);
+  const auto size = flatbuffers::ReadScalar<flatbuffers::voffset_t>(vtable);
+  std::uint32_t count = 0;
+  for (std::uint32_t at = kLastField<T> + 2U; at + 2 <= size; at += 2) {
+    if (flatbuffers::ReadScalar<flatbuffers::voffset_t>(vtable + at) != 0) ++count;
+  }
+  return count;
+}
+
 TransferId to_id(const fb::Id128& id) {
   return {id.high(), id.low()};
 }
@@ -282,13 +326,20 @@ Result<Message> to_message(const fb::Pong& in) {
   return Message(Pong{in.token()});
 }
 
+Result<Message> to_message(const fb::Goodbye& in) {
+  Checker check;
+  Goodbye out{check.text("text", in.text(), kTextBytesMax)};
+  return check.finish(out);
+}
+
 template <typename T, typename Convert>
-Result<Message> decode_as(const Frame& frame, Convert&& convert) {
+Result<Message> decode_as(const Frame& frame, std::uint32_t* unknown_fields, Convert&& convert) {
   const T* table = verified<T>(frame.payload);
   if (table == nullptr) {
     return fail(Errc::kCorrupt, fmt::format("{}: {} bytes are not a valid FlatBuffer",
                                             to_string(frame.type), frame.payload.size()));
   }
+  if (unknown_fields != nullptr) *unknown_fields = count_unknown(table);
   Result<Message> message = convert(*table);
   if (!message) {
     message.error().message = fmt::format("{}: {}", to_string(frame.type), message.error().message);
@@ -297,40 +348,45 @@ Result<Message> decode_as(const Frame& frame, Convert&& convert) {
 }
 
 template <typename T>
-Result<Message> decode_as(const Frame& frame) {
-  return decode_as<T>(frame, [](const T& table) { return to_message(table); });
+Result<Message> decode_as(const Frame& frame, std::uint32_t* unknown_fields) {
+  return decode_as<T>(frame, unknown_fields, [](const T& table) { return to_message(table); });
 }
 
 }  // namespace
 
-Result<Message> decode(const Frame& frame) {
+Result<Message> decode(const Frame& frame, std::uint32_t* unknown) {
+  if (unknown != nullptr) *unknown = 0;
   switch (frame.type) {
     case MessageType::kHello:
-      return decode_as<fb::Hello>(frame, [](const fb::Hello& t) { return to_hello<Hello>(t); });
+      return decode_as<fb::Hello>(frame, unknown,
+                                  [](const fb::Hello& t) { return to_hello<Hello>(t); });
     case MessageType::kHelloAck:
-      return decode_as<fb::Hello>(frame, [](const fb::Hello& t) { return to_hello<HelloAck>(t); });
+      return decode_as<fb::Hello>(frame, unknown,
+                                  [](const fb::Hello& t) { return to_hello<HelloAck>(t); });
     case MessageType::kRefuse:
-      return decode_as<fb::Refuse>(frame);
+      return decode_as<fb::Refuse>(frame, unknown);
     case MessageType::kOffer:
-      return decode_as<fb::Offer>(frame);
+      return decode_as<fb::Offer>(frame, unknown);
     case MessageType::kRegister:
-      return decode_as<fb::Register>(frame);
+      return decode_as<fb::Register>(frame, unknown);
     case MessageType::kRegisterState:
-      return decode_as<fb::RegisterState>(frame);
+      return decode_as<fb::RegisterState>(frame, unknown);
     case MessageType::kFinal:
-      return decode_as<fb::Final>(frame);
+      return decode_as<fb::Final>(frame, unknown);
     case MessageType::kStopped:
-      return decode_as<fb::Stopped>(frame);
+      return decode_as<fb::Stopped>(frame, unknown);
     case MessageType::kCancel:
-      return decode_as<fb::Cancel>(frame);
+      return decode_as<fb::Cancel>(frame, unknown);
     case MessageType::kCredit:
-      return decode_as<fb::Credit>(frame);
+      return decode_as<fb::Credit>(frame, unknown);
     case MessageType::kRenew:
-      return decode_as<fb::Renew>(frame);
+      return decode_as<fb::Renew>(frame, unknown);
     case MessageType::kPing:
-      return decode_as<fb::Ping>(frame);
+      return decode_as<fb::Ping>(frame, unknown);
     case MessageType::kPong:
-      return decode_as<fb::Pong>(frame);
+      return decode_as<fb::Pong>(frame, unknown);
+    case MessageType::kGoodbye:
+      return decode_as<fb::Goodbye>(frame, unknown);
   }
   return Message(std::monostate{});
 }
@@ -514,6 +570,11 @@ std::span<const std::byte> Encoder::encode(const Ping& message) {
 
 std::span<const std::byte> Encoder::encode(const Pong& message) {
   return impl_->finish(MessageType::kPong, fb::CreatePong(impl_->builder, message.token));
+}
+
+std::span<const std::byte> Encoder::encode(const Goodbye& message) {
+  const auto text = impl_->text(message.text);
+  return impl_->finish(MessageType::kGoodbye, fb::CreateGoodbye(impl_->builder, text));
 }
 
 }  // namespace baton::wire

@@ -56,7 +56,7 @@ struct Hello {
   std::chrono::milliseconds peer_timeout{0};
   std::chrono::milliseconds lease{0};
   std::uint64_t session = 0;     // D's count; P's HelloAck has none
-  std::uint64_t connection = 0;  // likewise
+  std::uint64_t connection = 0;  // D's count; P's HelloAck: the first that it remembers, 0: unknown
   Geometry geometry;             // of a decoded one: no base pointers, no descriptors
 };
 struct HelloAck : Hello {};
@@ -144,13 +144,21 @@ struct Pong {
   std::uint64_t token = 0;
 };
 
+struct Goodbye {
+  std::string_view text;
+};
+inline constexpr std::uint16_t kGoodbyeSince = 2;
+inline constexpr std::uint16_t kMemorySince = 2;  // HelloAck::connection
+
 // monostate: a type this build does not know; skip it.
-using Message = std::variant<std::monostate, Hello, HelloAck, Refuse, Offer, Register,
-                             RegisterState, Final, Stopped, Cancel, Credit, Renew, Ping, Pong>;
+using Message =
+    std::variant<std::monostate, Hello, HelloAck, Refuse, Offer, Register, RegisterState, Final,
+                 Stopped, Cancel, Credit, Renew, Ping, Pong, Goodbye>;
 
 // Errors: kCorrupt (not a FlatBuffer of that type), kInvalidArgument (a limit or an enumeration;
-// names field and value).
-Result<Message> decode(const Frame& frame);
+// names field and value). Fields of the root table that this build does not know, as a newer peer
+// may send them, are ignored; `unknown_fields`, if given, says how many there were.
+Result<Message> decode(const Frame& frame, std::uint32_t* unknown_fields = nullptr);
 
 // Makes frames in one reused buffer: after warm-up nothing is allocated. The frame lives until the
 // next encode().
@@ -174,6 +182,7 @@ class Encoder {
   std::span<const std::byte> encode(const Renew& message);
   std::span<const std::byte> encode(const Ping& message);
   std::span<const std::byte> encode(const Pong& message);
+  std::span<const std::byte> encode(const Goodbye& message);
 
  private:
   struct Impl;

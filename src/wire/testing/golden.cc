@@ -125,6 +125,15 @@ void add_upkeep(Recorder& to) {
   to.add("pong", Pong{12});
 }
 
+void add_version_2(Recorder& to, std::uint16_t version) {
+  HelloAck ack{hello(version, 1)};
+  ack.role = Role::kProducer;
+  ack.session = 0;
+  ack.connection = 4;
+  to.add("hello_ack_with_memory", ack);
+  to.add("goodbye", Goodbye{"the prefill side is shutting down"});
+}
+
 std::string text_of(const PeerId& id) {
   return fmt::format("{}#{:x}", id.engine_id, id.incarnation);
 }
@@ -206,6 +215,7 @@ struct Describer {
     return fmt::format("Ping token {} oldest {}", m.token, m.oldest_epoch);
   }
   std::string operator()(const Pong& m) const { return fmt::format("Pong token {}", m.token); }
+  std::string operator()(const Goodbye& m) const { return fmt::format("Goodbye {}", m.text); }
 };
 
 }  // namespace
@@ -216,6 +226,7 @@ std::vector<Golden> golden_messages(std::uint16_t version) {
   add_registrations(recorder);
   add_ends(recorder);
   add_upkeep(recorder);
+  if (version >= 2) add_version_2(recorder, version);
   return recorder.take();
 }
 
