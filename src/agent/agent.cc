@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "fabric/shm/shm_fabric.h"
 #include "layout/geometry_check.h"
+#include "wire/frame.h"
 
 namespace baton {
 namespace {
@@ -84,7 +85,13 @@ handover::Config handover_config(const AgentOptions& options, const Geometry& ge
   config.lease = options.lease;
   config.lease_renewal = options.lease_renewal;
   config.transfer_timeout = options.transfer_timeout;
+  config.transfer_total = options.transfer_total;
   config.transfers_max = options.transfers_max;
+  config.registrations_max = options.registrations_max;
+  config.unmatched_max = options.unmatched_max;
+  config.registered_blocks_max = options.registered_blocks_max;
+  config.claims_max = options.claims_max;
+  if (options.protocol_max != 0) config.version_max = options.protocol_max;
   config.quarantine_blocks_max = options.quarantine_blocks_max;
   config.fabric = capabilities.name;
   config.delivery_complete = capabilities.delivery_complete;
@@ -144,6 +151,9 @@ class AgentImpl final : public Agent {
     return submit(CancelCall{transfer});
   }
 
+  Status drain() override { return submit(DrainCall{}); }
+  Status abandon() override { return submit(AbandonCall{}); }
+
   int event_fd() const override { return owner_->events().fd(); }
   std::size_t poll_events(std::span<Event> out) override { return owner_->events().take(out); }
 
@@ -191,6 +201,13 @@ Status check_options(const AgentOptions& options) {
   if (auto ok = check_positive("lease", options.lease); !ok) return ok;
   if (auto ok = check_positive("lease_renewal", options.lease_renewal); !ok) return ok;
   if (auto ok = check_positive("transfer_timeout", options.transfer_timeout); !ok) return ok;
+  if (auto ok = check_positive("transfer_total", options.transfer_total); !ok) return ok;
+  if (options.protocol_max != 0 &&
+      (options.protocol_max < wire::kVersionMin || options.protocol_max > wire::kVersion)) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("protocol_max is {}, {} to {} are spoken", options.protocol_max,
+                            wire::kVersionMin, wire::kVersion));
+  }
   if (options.lease_renewal >= options.lease) {
     return fail(Errc::kInvalidArgument,
                 fmt::format("lease_renewal is {} ms, it must be below lease, which is {} ms",

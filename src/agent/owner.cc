@@ -162,6 +162,14 @@ void Owner::submit_to_sides(Submission& submission) {
                    decode_.cancel(call.transfer, now_);
                    prefill_.cancel(call.transfer, now_);
                  },
+                 [&](DrainCall&) {
+                   decode_.drain(now_);
+                   prefill_.drain(now_);
+                 },
+                 [&](AbandonCall&) {
+                   decode_.abandon(now_);
+                   prefill_.abandon(now_);
+                 },
              },
              submission);
 }

@@ -23,7 +23,11 @@ struct CancelCall {
   TransferId transfer;
 };
 
-using Submission =
-    std::variant<ClaimCall, Registration, WithdrawCall, ExpectCall, ReadyPiece, CancelCall>;
+// The agent is about to stop: nothing new, or nothing at all any more.
+struct DrainCall {};
+struct AbandonCall {};
+
+using Submission = std::variant<ClaimCall, Registration, WithdrawCall, ExpectCall, ReadyPiece,
+                                CancelCall, DrainCall, AbandonCall>;
 
 }  // namespace baton
