@@ -172,7 +172,9 @@ std::string with_record(std::string body, std::string_view baton) {
   while (!body.empty() && body.back() != '}') body.pop_back();
   if (body.empty()) return body;
   body.pop_back();
-  body += fmt::format(",\"baton\":{}}}", baton);
+  const std::size_t last = body.find_last_not_of(" \t\r\n");
+  const bool is_first = last != std::string::npos && body[last] == '{';
+  body += fmt::format("{}\"baton\":{}}}", is_first ? "" : ",", baton);
   return body;
 }
 
