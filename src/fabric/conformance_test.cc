@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "fabric/choice/choice_fabric.h"
 #include "fabric/libfabric/libfabric_fabric.h"
 #include "fabric/shm/shm_fabric.h"
 #include "fabric/sim/sim_fabric.h"
@@ -151,7 +152,13 @@ std::unique_ptr<Fabric> make_libfabric(const char* provider) {
   return libfabric::make_libfabric_fabric(options).value();
 }
 
-std::unique_ptr<World> libfabric_world(ProcessWorld::Make make) {
+std::unique_ptr<Fabric> make_auto(const std::string& host_id) {
+  Choice choice;
+  choice.host_id = host_id;
+  return make_fabric(choice).value();
+}
+
+std::unique_ptr<World> memfd_world(ProcessWorld::Make make) {
   return std::make_unique<ProcessWorld>(make, Memory::kSealedMemfd);
 }
 
@@ -623,9 +630,12 @@ std::vector<Adapter> adapters() {
       {"SimDelivers", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(true)); }},
       {"ShmMemfd", [] { return shm_world(Memory::kSealedMemfd); }},
       {"ShmPrivateMemory", [] { return shm_world(Memory::kPrivate); }},
-      {"LibfabricTcp", [] { return libfabric_world([] { return make_libfabric("tcp"); }); }, false},
-      {"LibfabricTcpRxm",
-       [] { return libfabric_world([] { return make_libfabric("tcp;ofi_rxm"); }); }, false}};
+      {"LibfabricTcp", [] { return memfd_world([] { return make_libfabric("tcp"); }); }, false},
+      {"LibfabricTcpRxm", [] { return memfd_world([] { return make_libfabric("tcp;ofi_rxm"); }); },
+       false},
+      {"AutoOnOneHost", [] { return memfd_world([] { return make_auto({}); }); }},
+      {"AutoBetweenHosts",
+       [] { return memfd_world([] { return make_auto(std::to_string(::getpid())); }); }, false}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, Conformance, ::testing::ValuesIn(adapters()),

@@ -4,7 +4,8 @@
 // Shaped after libfabric's reliable datagram endpoint (one-sided write with remote CQ data): one
 // local and one remote segment a write, no ordering between writes or between immediates, and a
 // local completion that may come before the remote side can see the bytes unless
-// `delivery_complete`. Adapters: shm/ (same host), sim/ (the fake, the strictest).
+// `delivery_complete`. Adapters: shm/ (same host), libfabric/ (between hosts), choice/ (whichever
+// of these reaches the peer), sim/ (the fake, the strictest).
 //
 // Threads: the agent's owner thread makes every call. No call waits: what takes time ends in an
 // event from poll(). Errors of a posted operation are completions, never return values; a return
@@ -16,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "baton/geometry.h"
@@ -37,7 +39,7 @@ struct OutboundId {
 };
 
 struct Capabilities {
-  std::string name;  // "shm", "sim"
+  std::string name;  // "shm", "libfabric", "auto", "sim"
   // True: a completion means that the remote side sees the bytes; then data writes may go without
   // an immediate and one last 0-byte write carries it. False: every write must carry an immediate
   // and the receiver counts.
@@ -84,6 +86,11 @@ struct FabricEvent {
   std::uint32_t immediate = 0;
   std::uint64_t context = 0;
   std::string error;
+  // kWriteFailed: nothing of this write lands any more, whatever `failed_writes_final` says of
+  // others.
+  bool over = false;
+  // kConnected, kImmediate: which fabric it was where one of several was chosen; static storage.
+  std::string_view carrier;
 };
 
 class Fabric {
@@ -104,8 +111,9 @@ class Fabric {
   };
   virtual Result<Inbound> open_inbound(const PeerId& writer) = 0;
   // Receiver: asks for the fence. kInboundFenced follows when nothing of that writer can land any
-  // more (shm: its process is dead by pidfd, or it never connected and the offer is void; never by
-  // time). May also come unasked when the writer dies.
+  // more (shm: its process is dead by pidfd, or it never connected and the offer is void;
+  // libfabric: the writer's own endpoint here is closed; never by time). May also come unasked when
+  // the writer dies.
   virtual void fence_inbound(InboundId inbound) = 0;
 
   // Writer: connects to what `offer` describes; `regions` are the peer's, as the validated

@@ -311,6 +311,12 @@ void LibfabricFabric::set_timer() {
 Result<std::unique_ptr<Fabric>> make_libfabric_fabric(const Options& options) {
   auto device = Device::open(options);
   if (!device) return tl::unexpected(device.error());
+  // An address that is nobody's here shows when an endpoint is bound to it: now, not with the first
+  // peer.
+  if (const auto trial = Endpoint::open(**device, 8); !trial) {
+    return fail(trial.error().code,
+                fmt::format("fabric address '{}': {}", options.address, trial.error().message));
+  }
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return refused("epoll_create1");
   UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));

@@ -32,8 +32,8 @@ inline constexpr std::size_t kOfferBytesMax = 4096;
 inline constexpr std::size_t kProviderMax = 64;
 inline constexpr std::size_t kRailsMax = 8;
 inline constexpr std::size_t kAddressMax = 256;
-// With this many regions the offer fits, whatever the names and addresses.
-inline constexpr std::size_t kPlacesMax = 156;
+// With this many regions the offer fits, beside that of another fabric.
+inline constexpr std::size_t kPlacesMax = 144;
 
 std::vector<std::byte> encode(const Offer& offer);
 // Errors name the field. A damaged offer is known by its checksum; that is no proof of who made it.

@@ -1,0 +1,438 @@
+// What only libfabric has: a fence that needs no death, keys and endpoints that are one writer's
+// own, and offers that a test can bend to get past the writer's checks.
+#include "fabric/libfabric/libfabric_fabric.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "fabric/libfabric/offer.h"
+#include "fabric/testing/node.h"
+
+namespace baton::fabric::libfabric {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Memory;
+using testing::Node;
+using testing::RemoteNode;
+using Kind = FabricEvent::Kind;
+
+constexpr std::uint64_t kPool = 4ULL << 20;
+constexpr std::uint64_t kHalf = kPool / 2;
+constexpr auto kPatience = std::chrono::seconds(20);
+constexpr std::byte kPoison{0xEE};
+constexpr std::uint32_t kFirstSeed = 5;
+
+// Rounds of each fence trial; the long command sets BATON_FENCE_ROUNDS.
+int rounds() {
+  const char* text = std::getenv("BATON_FENCE_ROUNDS");
+  return text == nullptr ? 10 : std::max(1, std::atoi(text));
+}
+
+// Poisons a writer's half of the pool in the moment that fence_inbound() returns, before any other
+// code of the receiver runs: whatever lands there later shows.
+class PoisonAtFence final : public Fabric {
+ public:
+  explicit PoisonAtFence(std::unique_ptr<Fabric> real) : real_(std::move(real)) {}
+  const Capabilities& capabilities() const override { return real_->capabilities(); }
+  Status register_regions(std::span<const Region> regions) override {
+    base_ = regions.front().base;
+    return real_->register_regions(regions);
+  }
+  Result<Inbound> open_inbound(const PeerId& writer) override {
+    return real_->open_inbound(writer);
+  }
+  void fence_inbound(InboundId inbound) override {
+    real_->fence_inbound(inbound);
+    std::memset(base_, static_cast<int>(kPoison), kHalf);
+  }
+  Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
+                             std::span<const Region> regions) override {
+    return real_->connect(receiver, offer, regions);
+  }
+  void close_outbound(OutboundId outbound) override { real_->close_outbound(outbound); }
+  Status post(const Write& write) override { return real_->post(write); }
+  std::size_t poll(std::span<FabricEvent> out) override { return real_->poll(out); }
+  bool busy() const override { return real_->busy(); }
+  int wait_fd() const override { return real_->wait_fd(); }
+
+ private:
+  std::unique_ptr<Fabric> real_;
+  std::byte* base_ = nullptr;
+};
+
+struct Peer {
+  PeerId id;
+  std::unique_ptr<RemoteNode> node;
+  std::vector<FabricEvent> events{};
+  bool stopped = false;
+
+  void poll() {
+    if (stopped) return;
+    for (FabricEvent& event : node->poll(64)) events.push_back(std::move(event));
+  }
+  std::size_t count(Kind kind) const {
+    return static_cast<std::size_t>(std::count_if(
+        events.begin(), events.end(), [&](const FabricEvent& e) { return e.kind == kind; }));
+  }
+  bool is_told(Kind kind) const { return count(kind) > 0; }
+};
+
+class LibfabricTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  Peer make(const std::string& name, std::uint64_t bytes = kPool) {
+    const std::string provider = GetParam();
+    return {PeerId{name, ++incarnations_}, testing::make_remote_node([provider, bytes] {
+              Options options;
+              options.provider = provider;
+              auto fabric = std::make_unique<PoisonAtFence>(make_libfabric_fabric(options).value());
+              return testing::make_local_node(std::move(fabric), Memory::kPrivate, bytes);
+            })};
+  }
+  struct Pair {
+    InboundId inbound;
+    OutboundId outbound;
+    Bytes offer;
+  };
+  static Pair join(Peer& writer, Peer& receiver) {
+    auto inbound = receiver.node->open_inbound(writer.id);
+    EXPECT_TRUE(inbound) << inbound.error().message;
+    const auto outbound =
+        writer.node->connect(receiver.id, inbound->offer, receiver.node->regions());
+    EXPECT_TRUE(outbound) << outbound.error().message;
+    EXPECT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kConnected); }));
+    return {inbound->id, *outbound, inbound->offer};
+  }
+  static bool until(const std::vector<Peer*>& peers, const std::function<bool()>& done) {
+    const Time deadline = now() + kPatience;
+    while (!done()) {
+      if (now() > deadline) return false;
+      for (Peer* peer : peers) peer->poll();
+    }
+    return true;
+  }
+  static Write write_of(OutboundId to, std::uint64_t from, std::uint64_t at, std::uint64_t length,
+                        std::optional<std::uint32_t> immediate = {}) {
+    Write write;
+    write.to = to;
+    write.local_offset = from;
+    write.remote_offset = at;
+    write.length = length;
+    write.immediate = immediate;
+    return write;
+  }
+  // Keeps the queue of `writer` full of writes over the first half of the receiver's pool.
+  static void flood(Peer& writer, OutboundId to, std::uint64_t length) {
+    std::vector<Write> writes;
+    for (std::uint64_t at = 0; at + length <= kHalf; at += length) {
+      writes.push_back(write_of(to, at, at, length));
+    }
+    for (int i = 0; i < 8; ++i) writer.node->post(writes);
+  }
+  static std::size_t landed(Peer& receiver) {
+    const Bytes bytes = receiver.node->read(0, kHalf);
+    return static_cast<std::size_t>(
+        std::count_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != kPoison; }));
+  }
+
+  enum class State { kRunning, kStopped, kKilled };
+  void fence_trials(State state);
+  void fence_trial(Peer& writer, Peer& other, Peer& receiver, OutboundId others, State state,
+                   int number);
+
+  std::uint64_t incarnations_ = 0;
+};
+
+// One writer floods half of the pool and is fenced at a random moment; another writes the other
+// half all the while and must notice nothing.
+void LibfabricTest::fence_trial(Peer& writer, Peer& other, Peer& receiver, OutboundId others,
+                                State state, int number) {
+  const std::uint64_t length = number % 2 == 0 ? kHalf : 65536;
+  for (Peer* peer : {&writer, &other, &receiver}) peer->events.clear();
+  const Pair pair = join(writer, receiver);
+  Rng rng(static_cast<std::uint64_t>(number) + 1);
+  flood(writer, pair.outbound, length);
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kWriteDone); }));
+  for (std::uint64_t i = rng.below(20); i > 0; --i) {
+    flood(writer, pair.outbound, length);
+    writer.poll();
+    receiver.poll();
+  }
+  flood(writer, pair.outbound, length);
+  other.node->post({write_of(others, kHalf, kHalf, kHalf)});
+  if (state == State::kStopped) writer.node->signal(SIGSTOP);
+  if (state == State::kKilled) writer.node->signal(SIGKILL);
+  writer.stopped = state != State::kRunning;
+
+  receiver.node->fence_inbound(pair.inbound);
+  ASSERT_TRUE(until({&receiver}, [&] { return receiver.is_told(Kind::kInboundFenced); }));
+  const Time watched = now() + std::chrono::milliseconds(20);
+  while (now() < watched) {
+    for (Peer* peer : {&writer, &other, &receiver}) peer->poll();
+    ASSERT_EQ(landed(receiver), 0U);
+  }
+  if (state == State::kStopped) {
+    writer.node->signal(SIGCONT);
+    writer.stopped = false;
+  }
+  if (state != State::kKilled) {
+    ASSERT_TRUE(
+        until({&writer, &receiver, &other}, [&] { return writer.is_told(Kind::kOutboundClosed); }));
+    EXPECT_FALSE(writer.events.back().error.empty());
+  }
+  // The other one writes on: nothing of its own was lost, and its next write arrives as well.
+  ASSERT_TRUE(until({&other, &receiver}, [&] { return other.is_told(Kind::kWriteDone); }));
+  other.node->post({write_of(others, 0, kHalf, 64, 9)});
+  ASSERT_TRUE(until({&other, &receiver}, [&] {
+    return receiver.is_told(Kind::kImmediate) && other.count(Kind::kWriteDone) == 2;
+  }));
+  EXPECT_FALSE(other.is_told(Kind::kWriteFailed));
+  EXPECT_EQ(receiver.node->read(kHalf + 64, kHalf - 64),
+            testing::pattern(kHalf + 64, kHalf - 64, kFirstSeed + 1));
+  EXPECT_EQ(landed(receiver), 0U);
+  const auto fenced = std::find_if(receiver.events.begin(), receiver.events.end(),
+                                   [](auto& e) { return e.kind == Kind::kInboundFenced; });
+  EXPECT_TRUE(std::none_of(fenced + 1, receiver.events.end(),
+                           [&](const FabricEvent& e) { return e.inbound == pair.inbound; }));
+}
+
+void LibfabricTest::fence_trials(State state) {
+  Peer receiver = make("d");
+  Peer other = make("q");
+  Peer writer = make("p");
+  other.node->fill(0, kPool, kFirstSeed + 1);
+  writer.node->fill(0, kPool, kFirstSeed);
+  const OutboundId others = join(other, receiver).outbound;
+  for (int number = 0; number < rounds() && !HasFatalFailure(); ++number) {
+    SCOPED_TRACE(number);
+    fence_trial(writer, other, receiver, others, state, number);
+    if (state == State::kKilled) {
+      writer = make("p");
+      writer.node->fill(0, kPool, kFirstSeed);
+    }
+  }
+}
+
+TEST_P(LibfabricTest, AFenceHoldsAgainstARunningWriter) {
+  fence_trials(State::kRunning);
+}
+
+TEST_P(LibfabricTest, AFenceHoldsAgainstAStoppedWriterThatWakes) {
+  fence_trials(State::kStopped);
+}
+
+TEST_P(LibfabricTest, AFenceHoldsAgainstWhatAKilledWriterLeftInTheSockets) {
+  fence_trials(State::kKilled);
+}
+
+TEST_P(LibfabricTest, ADeathIsNoFence) {
+  Peer receiver = make("d");
+  Peer writer = make("p");
+  const Pair pair = join(writer, receiver);
+  flood(writer, pair.outbound, kHalf);
+  writer.node->signal(SIGKILL);
+  for (int i = 0; i < 200; ++i) receiver.poll();
+  EXPECT_FALSE(receiver.is_told(Kind::kInboundFenced));
+  receiver.node->fence_inbound(pair.inbound);
+  ASSERT_TRUE(until({&receiver}, [&] { return receiver.is_told(Kind::kInboundFenced); }));
+}
+
+TEST_P(LibfabricTest, AFencedOfferLetsNobodyInAgain) {
+  Peer receiver = make("d");
+  Peer writer = make("p");
+  const Pair pair = join(writer, receiver);
+  receiver.node->fence_inbound(pair.inbound);
+  ASSERT_TRUE(until({&receiver}, [&] { return receiver.is_told(Kind::kInboundFenced); }));
+  ASSERT_TRUE(writer.node->connect(receiver.id, pair.offer, receiver.node->regions()));
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kConnectFailed); }));
+  EXPECT_EQ(writer.count(Kind::kConnected), 1U);
+}
+
+// A writer that learnt another's address still has its own key only, and that goes with its fence.
+TEST_P(LibfabricTest, AKeyEndsWithItsWriterWhereverItIsUsed) {
+  Peer receiver = make("d");
+  Peer writer = make("p");
+  const auto own = receiver.node->open_inbound(writer.id).value();
+  const auto others = receiver.node->open_inbound(PeerId{"q", 77}).value();
+  Offer bent = decode_offer(own.offer).value();
+  bent.rails = decode_offer(others.offer)->rails;
+  const auto outbound = writer.node->connect(receiver.id, encode(bent), receiver.node->regions());
+  ASSERT_TRUE(outbound);
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kConnected); }));
+  receiver.node->fence_inbound(own.id);
+  writer.node->fill(0, kHalf, kFirstSeed);
+  writer.node->post({write_of(*outbound, 0, 0, kHalf)});
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kOutboundClosed); }));
+  EXPECT_FALSE(writer.is_told(Kind::kWriteDone));
+  EXPECT_EQ(landed(receiver), 0U);
+}
+
+TEST_P(LibfabricTest, AWrongKeyDoesNotConnect) {
+  Peer receiver = make("d");
+  Peer writer = make("p");
+  const auto inbound = receiver.node->open_inbound(writer.id).value();
+  Offer bent = decode_offer(inbound.offer).value();
+  bent.places.front().key ^= 1;
+  ASSERT_TRUE(writer.node->connect(receiver.id, encode(bent), receiver.node->regions()));
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kConnectFailed); }));
+  EXPECT_FALSE(writer.is_told(Kind::kConnected));
+  // It harmed nobody: the true offer still stands.
+  const auto good = writer.node->connect(receiver.id, inbound.offer, receiver.node->regions());
+  ASSERT_TRUE(good);
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.is_told(Kind::kConnected); }));
+}
+
+// Past our own check: the writer is told of a region twice as long as it is.
+TEST_P(LibfabricTest, TheReceiversProviderRefusesWhatIsOutOfBounds) {
+  Peer receiver = make("d", kHalf);
+  Peer writer = make("p");
+  Peer other = make("q");
+  const Pair other_pair = join(other, receiver);
+  const auto inbound = receiver.node->open_inbound(writer.id).value();
+  Offer bent = decode_offer(inbound.offer).value();
+  bent.places.front().length = kPool;
+  std::vector<Region> regions = receiver.node->regions();
+  regions.front().block_bytes = regions.front().stride_bytes = kPool;
+  for (const std::uint64_t at : {kHalf - 4096, kHalf, kPool - 8192}) {
+    Peer liar = make("liar");
+    const auto outbound = liar.node->connect(receiver.id, encode(bent), regions);
+    ASSERT_TRUE(outbound);
+    ASSERT_TRUE(until({&liar, &receiver}, [&] { return liar.is_told(Kind::kConnected); }));
+    liar.node->fill(0, kPool, kFirstSeed);
+    ASSERT_TRUE(liar.node->post({write_of(*outbound, 0, at, 8192, 1)}).status);
+    ASSERT_TRUE(until({&liar, &receiver}, [&] { return liar.is_told(Kind::kOutboundClosed); }));
+    EXPECT_TRUE(liar.is_told(Kind::kWriteFailed));
+    EXPECT_FALSE(liar.is_told(Kind::kWriteDone));
+  }
+  EXPECT_FALSE(receiver.is_told(Kind::kImmediate));
+  EXPECT_EQ(receiver.node->read(0, kHalf), Bytes(kHalf));
+  other.node->post({write_of(other_pair.outbound, 0, 0, 64, 3)});
+  ASSERT_TRUE(until({&other, &receiver}, [&] { return receiver.is_told(Kind::kImmediate); }));
+}
+
+TEST_P(LibfabricTest, AnOfferOfAnotherProviderIsRefusedByName) {
+  Peer receiver = make("d");
+  Peer writer = make("p");
+  Offer bent = decode_offer(receiver.node->open_inbound(writer.id)->offer).value();
+  bent.provider = "efa";
+  ASSERT_TRUE(writer.node->connect(receiver.id, encode(bent), receiver.node->regions()));
+  writer.poll();
+  ASSERT_TRUE(writer.is_told(Kind::kConnectFailed));
+  EXPECT_THAT(writer.events.back().error, HasSubstr("theirs is efa"));
+  bent = decode_offer(receiver.node->open_inbound(writer.id)->offer).value();
+  bent.rails.front().address.resize(200);
+  ASSERT_TRUE(writer.node->connect(receiver.id, encode(bent), receiver.node->regions()));
+  writer.poll();
+  EXPECT_THAT(writer.events.back().error, HasSubstr("theirs is 200"));
+}
+
+// B29: a transfer of 96 descriptors stopped after exactly 16 elsewhere.
+TEST_P(LibfabricTest, B29_EveryCountOfDescriptorsCompletes) {
+  Peer receiver = make("d");
+  Peer writer = make("p");
+  const Pair pair = join(writer, receiver);
+  writer.node->fill(0, kPool, kFirstSeed);
+  for (const std::uint64_t length : {4096ULL, 1ULL << 20}) {
+    for (const std::uint32_t count : {1U, 15U, 16U, 17U, 31U, 32U, 33U, 96U, 1000U}) {
+      writer.events.clear();
+      receiver.events.clear();
+      std::vector<Write> writes;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        const std::uint64_t at = i * length % kPool;
+        writes.push_back(write_of(pair.outbound, at, at, length));
+      }
+      const std::vector<Peer*> both{&writer, &receiver};
+      const bool all = until(both, [&] {
+        const Node::Posted posted = writer.node->post(writes);
+        writes.erase(writes.begin(), writes.begin() + static_cast<long>(posted.accepted));
+        return writes.empty();
+      });
+      ASSERT_TRUE(all) << writes.size() << " of " << count << " were not accepted";
+      ASSERT_TRUE(until(both, [&] { return writer.count(Kind::kWriteDone) == count; }))
+          << writer.count(Kind::kWriteDone) << " of " << count << " of " << length << " bytes";
+      ASSERT_TRUE(writer.node->post({write_of(pair.outbound, 0, 0, 0, count)}).status);
+      ASSERT_TRUE(until(both, [&] {
+        return receiver.is_told(Kind::kImmediate) && writer.count(Kind::kWriteDone) == count + 1;
+      }));
+      EXPECT_EQ(receiver.events.back().immediate, count);
+    }
+  }
+  EXPECT_EQ(receiver.node->read(0, kPool), testing::pattern(0, kPool, kFirstSeed));
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, LibfabricTest, ::testing::Values("tcp", "tcp;ofi_rxm"),
+                         [](const auto& test) {
+                           return std::string(test.param) == "tcp" ? "Tcp" : "TcpRxm";
+                         });
+
+// Children again: a process that has opened libfabric must not fork.
+std::string refusal_of(const Options& options) {
+  int fds[2] = {-1, -1};
+  if (::pipe(fds) != 0) return {};
+  if (::fork() == 0) {
+    const auto fabric = make_libfabric_fabric(options);
+    const std::string text = fabric ? "none" : fabric.error().message;
+    static_cast<void>(::write(fds[1], text.data(), text.size()));
+    ::_exit(0);
+  }
+  ::close(fds[1]);
+  std::string text(512, '\0');
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(fds[0], text.data(), 512))));
+  ::close(fds[0]);
+  return text;
+}
+
+TEST(LibfabricOptions, ProvidersAreRefusedInOneSentenceThatNamesThem) {
+  Options options;
+  options.provider = "sockets";
+  EXPECT_THAT(refusal_of(options), HasSubstr("fabric provider is 'sockets', known are 'tcp'"));
+  options.provider = "efa";
+  EXPECT_THAT(refusal_of(options), HasSubstr("fabric provider 'efa' is not offered"));
+  options.provider = "tcp";
+  options.address = "203.0.113.9";  // of nobody here
+  EXPECT_THAT(refusal_of(options), HasSubstr("'203.0.113.9'"));
+  options.address = "lo";
+  EXPECT_EQ(refusal_of(options), "none");
+  options.address = "0.0.0.0";
+  EXPECT_EQ(refusal_of(options), "none");
+}
+
+TEST(LibfabricOffer, ComesBackAsItWasAndIsKnownWhenDamaged) {
+  Offer offer;
+  offer.provider = "net";
+  offer.address_format = 3;
+  offer.rails = {{Bytes(16, std::byte{7})}, {Bytes(28, std::byte{8})}};
+  offer.places = {{1, 2, 3}, {4, 5, 6}};
+  const Bytes bytes = encode(offer);
+  const Result<Offer> again = decode_offer(bytes);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->provider, "net");
+  EXPECT_EQ(again->rails[1].address, offer.rails[1].address);
+  EXPECT_EQ(again->places[1].length, 6U);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(decode_offer(std::span(bytes).first(size)));
+  }
+  offer.places.assign(kPlacesMax, {~0ULL, 0, 1});
+  EXPECT_LE(encode(offer).size(), kOfferBytesMax);
+  EXPECT_TRUE(decode_offer(encode(offer)));
+  offer.places.push_back({});
+  EXPECT_FALSE(decode_offer(encode(offer)));
+  offer.places.assign(1, {1, ~0ULL, 2});
+  EXPECT_THAT(decode_offer(encode(offer)).error().message, HasSubstr("overflows"));
+  offer.rails.clear();
+  EXPECT_THAT(decode_offer(encode(offer)).error().message, HasSubstr("0 rails"));
+}
+
+}  // namespace
+}  // namespace baton::fabric::libfabric
