@@ -213,7 +213,7 @@ void Owner::hand_to_sides(const fabric::FabricEvent& event) {
     case Kind::kWriteDone:
       return prefill_.on_write_done(event.context, now_);
     case Kind::kWriteFailed:
-      return prefill_.on_write_failed(event.context, event.error, now_);
+      return prefill_.on_write_failed(event.context, event.error, now_, event.over);
     case Kind::kOutboundClosed:
       return prefill_.on_outbound_closed(outbound, now_);
     case Kind::kImmediate:

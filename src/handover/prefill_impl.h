@@ -262,7 +262,7 @@ struct PrefillSide::Impl {
   Status post(std::uint32_t push, WriteOp op, Time now);
   void done(std::uint32_t push, Time now);
   void on_write_done(std::uint64_t context, Time now);
-  void on_write_failed(std::uint64_t context, std::string_view error, Time now);
+  void on_write_failed(std::uint64_t context, std::string_view error, Time now, bool over);
   std::uint32_t write_over(std::uint64_t context);
   void after_write(std::uint32_t push, Time now);
   layout::BlockLists lists_of(const Push& p) const;

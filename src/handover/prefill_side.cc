@@ -435,8 +435,9 @@ void PrefillSide::on_connect_failed(Outbound outbound, std::string_view error, T
 void PrefillSide::on_write_done(std::uint64_t context, Time now) {
   impl_->on_write_done(context, now);
 }
-void PrefillSide::on_write_failed(std::uint64_t context, std::string_view error, Time now) {
-  impl_->on_write_failed(context, error, now);
+void PrefillSide::on_write_failed(std::uint64_t context, std::string_view error, Time now,
+                                  bool over) {
+  impl_->on_write_failed(context, error, now, over);
 }
 void PrefillSide::on_outbound_closed(Outbound, Time) {
   // Nothing to do: each posted write reported its own end before this.

@@ -49,7 +49,8 @@ class PrefillSide {
   void on_connected(Outbound outbound, Time now);
   void on_connect_failed(Outbound outbound, std::string_view error, Time now);
   void on_write_done(std::uint64_t context, Time now);
-  void on_write_failed(std::uint64_t context, std::string_view error, Time now);
+  // `over`: nothing of it lands any more, whatever Config::failed_writes_final says of others.
+  void on_write_failed(std::uint64_t context, std::string_view error, Time now, bool over = false);
   void on_outbound_closed(Outbound outbound, Time now);
 
   void on_time(Time now);

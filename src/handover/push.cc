@@ -253,10 +253,11 @@ void PrefillSide::Impl::on_write_done(std::uint64_t context, Time now) {
   after_write(write_over(context), now);
 }
 
-void PrefillSide::Impl::on_write_failed(std::uint64_t context, std::string_view error, Time now) {
+void PrefillSide::Impl::on_write_failed(std::uint64_t context, std::string_view error, Time now,
+                                        bool over) {
   const std::uint32_t push = write_over(context);
   Push& p = pushes[push];
-  if (!config.failed_writes_final) p.unclean = true;  // it may still land [I1]
+  if (!over && !config.failed_writes_final) p.unclean = true;  // it may still land [I1]
   if (p.phase == Phase::kStanding) {
     return end_push(push, Outcome::kFailed, Cause::kFabric,
                     fmt::format("a write failed: {}", error), now);
