@@ -41,7 +41,13 @@ struct AgentOptions {
   std::string host = "127.0.0.1";  // where the control channel listens; anything but loopback is
                                    // warned about [I10]
   std::uint16_t port = 0;          // 0: the system chooses; control_address() tells
-  std::string fabric = "shm";
+  // What carries the bytes: "shm" (processes of this host), "libfabric" (any host), "auto" (shm
+  // where the peer's boot id and unix socket show it to be on this host, else libfabric).
+  std::string fabric = "auto";
+  std::string fabric_provider = "tcp";  // libfabric's: "tcp", "tcp;ofi_rxm", "efa", "verbs;ofi_rxm"
+  // The interface that libfabric uses: an address, a name of this host or an interface's name.
+  // Empty: `host`; where that is every interface, the first that is not loopback.
+  std::string fabric_address;
   std::chrono::milliseconds peer_timeout{5000};
   std::chrono::milliseconds lease{30000};
   std::chrono::milliseconds lease_renewal{5000};

@@ -71,6 +71,7 @@ struct Event {
   std::uint32_t writes = 0;           // P: writes posted; D: immediates counted
   std::uint32_t blocks_verified = 0;  // verification on: blocks whose hash agreed
   std::string peer;                   // the other side's engine id, if known
+  std::string fabric;                 // what carries bytes between the two, once it is known
   Timeline times;
 };
 

@@ -12,7 +12,7 @@
 #include "agent/owner.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "fabric/shm/shm_fabric.h"
+#include "fabric/choice/choice_fabric.h"
 #include "layout/geometry_check.h"
 #include "wire/frame.h"
 
@@ -71,6 +71,17 @@ OwnerOptions owner_options(const AgentOptions& options) {
       std::min<Duration>(options.peer_timeout, std::chrono::seconds(2));
   owner.channel.connect_timeout = owner.channel.stranger_timeout;
   return owner;
+}
+
+fabric::Choice fabric_choice(const AgentOptions& options) {
+  fabric::Choice choice;
+  choice.fabric = options.fabric;
+  choice.libfabric.provider = options.fabric_provider;
+  choice.libfabric.address =
+      options.fabric_address.empty() ? options.host : options.fabric_address;
+  choice.libfabric.connect_timeout =
+      std::min<std::chrono::milliseconds>(options.peer_timeout, std::chrono::seconds(2));
+  return choice;
 }
 
 handover::Config handover_config(const AgentOptions& options, const Geometry& geometry,
@@ -260,11 +271,8 @@ Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,
   if (options.mode == Mode::kPull) {
     return fail(Errc::kUnsupported, "mode is pull, only push is offered by this build");
   }
-  if (options.fabric != "shm") {
-    return fail(Errc::kUnsupported, fmt::format("fabric is '{}', known is 'shm'", options.fabric));
-  }
   const PeerId id = make_peer_id(options);
-  auto fabric = fabric::shm::make_shm_fabric();
+  auto fabric = fabric::make_fabric(fabric_choice(options));
   if (!fabric) return tl::unexpected(fabric.error());
   return make_agent(options, geometry, id, std::move(*fabric));
 }

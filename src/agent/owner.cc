@@ -202,6 +202,7 @@ bool Owner::move_bytes() {
 
 void Owner::hand_to_sides(const fabric::FabricEvent& event) {
   if (deaf_) return;
+  note_carrier(event);
   using Kind = fabric::FabricEvent::Kind;
   const auto outbound = static_cast<handover::Outbound>(event.outbound.value);
   const auto inbound = static_cast<handover::Inbound>(event.inbound.value);
@@ -325,6 +326,7 @@ void Owner::trust(handover::LinkId link) {
 Result<handover::Port::InboundOffer> Owner::open_inbound(const PeerId& writer) {
   auto inbound = fabric_->open_inbound(writer);
   if (!inbound) return tl::unexpected(inbound.error());
+  carriers_in_[inbound->id] = {writer.engine_id, {}};
   return InboundOffer{static_cast<handover::Inbound>(inbound->id.value), std::move(inbound->offer)};
 }
 
@@ -336,6 +338,7 @@ Result<handover::Outbound> Owner::connect(const PeerId& receiver, std::span<cons
                                           std::span<const Region> regions) {
   auto outbound = fabric_->connect(receiver, offer, regions);
   if (!outbound) return tl::unexpected(outbound.error());
+  carriers_out_[*outbound] = {receiver.engine_id, {}};
   return static_cast<handover::Outbound>(outbound->value);
 }
 
@@ -356,6 +359,34 @@ Status Owner::post(const handover::WriteOp& write) {
   return fabric_->post(out);
 }
 
+void Owner::note_carrier(const fabric::FabricEvent& event) {
+  using Kind = fabric::FabricEvent::Kind;
+  if (event.kind == Kind::kConnected) {
+    name_carrier(carriers_out_[event.outbound], event);
+  } else if (event.kind == Kind::kImmediate) {
+    name_carrier(carriers_in_[event.inbound], event);
+  } else if (event.kind == Kind::kConnectFailed || event.kind == Kind::kOutboundClosed) {
+    carriers_out_.erase(event.outbound);
+  } else if (event.kind == Kind::kInboundFenced) {
+    carriers_in_.erase(event.inbound);
+  }
+}
+
+void Owner::name_carrier(Carrier& carrier, const fabric::FabricEvent& event) const {
+  if (!carrier.name.empty()) return;
+  carrier.name = event.carrier.empty() ? config_.fabric : std::string(event.carrier);
+}
+
+std::string Owner::carrier_of(const Event& event) const {
+  const auto find = [&](const auto& carriers) {
+    for (auto entry = carriers.rbegin(); entry != carriers.rend(); ++entry) {
+      if (entry->second.engine_id == event.peer) return entry->second.name;  // the newest
+    }
+    return std::string();
+  };
+  return event.side == Side::kPrefill ? find(carriers_out_) : find(carriers_in_);
+}
+
 std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {
   return hasher_.hash_block(group, block);
 }
@@ -365,6 +396,7 @@ std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {
 void Owner::deliver(Event&& event) {
   if (stopping_) return;
   event.times.told = now().time_since_epoch().count();
+  event.fabric = carrier_of(event);
   if (event.kind == Event::Kind::kEnded && event.outcome == Outcome::kFailed) {
     log::warning("{} of transfer {} (binding {}, attempt {}) with {} failed: {}: {}",
                  event.side == Side::kPrefill ? "prefill side" : "decode side",

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -92,6 +93,15 @@ class Owner final : private ChannelUser, private handover::Port {
   std::uint64_t hash_block(std::uint16_t group, BlockId block) override;
   void deliver(Event&& event) override;
 
+  // Which fabric carries bytes to and from each peer: for the records of hand-overs.
+  struct Carrier {
+    std::string engine_id;
+    std::string name;  // empty until the fabric said so
+  };
+  void note_carrier(const fabric::FabricEvent& event);
+  void name_carrier(Carrier& carrier, const fabric::FabricEvent& event) const;
+  std::string carrier_of(const Event& event) const;
+
   static constexpr std::size_t kSubmissionsMax = 4096;
   static constexpr std::size_t kSubmissionsPerTurn = 256;
   static constexpr std::size_t kFabricEventsPerTurn = 64;
@@ -122,6 +132,8 @@ class Owner final : private ChannelUser, private handover::Port {
   std::vector<Submission> batch_;
   std::size_t batch_next_ = 0;
   std::array<fabric::FabricEvent, kFabricEventsPerTurn> fabric_events_;
+  std::map<fabric::OutboundId, Carrier> carriers_out_;
+  std::map<fabric::InboundId, Carrier> carriers_in_;
 
   std::thread thread_;
 };

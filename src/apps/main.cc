@@ -59,6 +59,15 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--threads", options.threads, "compute threads; default: one a core");
   app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes,
                  "at most this much KV cache; default: 1 GiB");
+  app.add_option("--fabric", options.fabric,
+                 "what carries KV: auto (shm where the peer is on this host, else libfabric), shm,\n"
+                 "libfabric")
+      ->capture_default_str();
+  app.add_option("--fabric-provider", options.fabric_provider,
+                 "libfabric's: tcp, tcp;ofi_rxm; efa and verbs;ofi_rxm have never been run")
+      ->capture_default_str();
+  app.add_option("--fabric-address", options.fabric_address,
+                 "address or interface that libfabric uses; default: the control channel's");
   app.add_option("--peer-timeout", options.peer_timeout,
                  "seconds without a word until a peer counts as silent")
       ->capture_default_str();

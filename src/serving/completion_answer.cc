@@ -51,6 +51,7 @@ void add_handover(const Event& event, std::uint32_t block_size, Json& out) {
   out["cause"] = to_string(event.cause);
   out["text"] = event.text;
   out["peer"] = event.peer;
+  out["fabric"] = event.fabric;
   out["range"] = {event.range.begin, event.range.end};
   out["bytes"] = event.bytes;
   out["bytes_planned"] = event.bytes_planned;

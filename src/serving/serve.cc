@@ -89,6 +89,9 @@ AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& 
   agent.mode = config.mode;
   if (config.host) agent.host = *config.host;
   if (config.port) agent.port = *config.port;
+  agent.fabric = options.fabric;
+  agent.fabric_provider = options.fabric_provider;
+  agent.fabric_address = options.fabric_address;
   agent.peer_timeout = to_milliseconds(options.peer_timeout);
   agent.lease = config.lease.value_or(to_milliseconds(options.lease));
   // A lease survives the loss of several renewals.

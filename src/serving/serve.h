@@ -27,6 +27,9 @@ struct ServeOptions {
   bool no_prefix_caching = false;
   std::uint32_t threads = 0;  // 0: one a core
   std::uint64_t kv_cache_bytes = 0;
+  std::string fabric = "auto";
+  std::string fabric_provider = "tcp";
+  std::string fabric_address;
   double peer_timeout = 5;  // seconds, as the following
   double lease = 30;
   double transfer_timeout = 60;

@@ -48,6 +48,13 @@ std::optional<Mismatch> check_identity(const Hello& ours, const Hello& theirs) {
   return std::nullopt;
 }
 
+// "auto" has shm and libfabric, and its offers list both.
+bool share_fabric(std::string_view ours, std::string_view theirs) {
+  const auto in_auto = [](std::string_view name) { return name == "shm" || name == "libfabric"; };
+  return ours == theirs || (ours == "auto" && in_auto(theirs)) ||
+         (theirs == "auto" && in_auto(ours));
+}
+
 }  // namespace
 
 std::optional<Mismatch> check_handshake(const Hello& ours, const Hello& theirs, Role peer_role) {
@@ -64,7 +71,9 @@ std::optional<Mismatch> check_handshake(const Hello& ours, const Hello& theirs, 
                     fmt::format("{} (a {} is needed)", name_of(ours.role), name_of(peer_role)),
                     std::string(name_of(theirs.role))};
   }
-  if (ours.fabric != theirs.fabric) return Mismatch{"fabric", ours.fabric, theirs.fabric};
+  if (!share_fabric(ours.fabric, theirs.fabric)) {
+    return Mismatch{"fabric", ours.fabric, theirs.fabric};
+  }
   if (const Status status = layout::validate(theirs.geometry, layout::Whose::kTheirs); !status) {
     return Mismatch{"geometry", "valid", status.error().message};
   }
