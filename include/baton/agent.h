@@ -31,6 +31,7 @@
 #include "baton/metrics.h"
 #include "baton/peer.h"
 #include "baton/result.h"
+#include "baton/security.h"
 
 namespace baton {
 
@@ -38,9 +39,10 @@ struct AgentOptions {
   std::string engine_id;  // stable name of the instance; 1 to 128 printable characters
   Role role = Role::kBoth;
   Mode mode = Mode::kPush;
-  std::string host = "127.0.0.1";  // where the control channel listens; anything but loopback is
-                                   // warned about [I10]
+  std::string host = "127.0.0.1";  // where the control channel listens; anything but loopback needs
+                                   // keys in `security`, or its word `insecure` [I10]
   std::uint16_t port = 0;          // 0: the system chooses; control_address() tells
+  Security security;
   // What carries the bytes: "shm" (processes of this host), "libfabric" (any host), "auto" (shm
   // where the peer's boot id and unix socket show it to be on this host, else libfabric).
   std::string fabric = "auto";

@@ -22,9 +22,11 @@ struct AgentMetrics {
   Counter immediates_received, immediates_unknown;
   Counter blocks_verified, blocks_corrupt;
   // The contract at work.
-  Counter stale_messages;    // of an old incarnation, connection, attempt or generation [I6]
-  Counter refused_messages;  // hostile or malformed [I7]
-  Counter refused_peers;     // at the handshake [I9]
+  Counter stale_messages;         // of an old incarnation, connection, attempt or generation [I6]
+  Counter refused_messages;       // hostile or malformed [I7]
+  Counter refused_peers;          // at the handshake [I9]
+  Counter unauthenticated_peers;  // did not prove that they belong to the pool, or we to them [I10]
+  Counter refused_connections;    // too many, or too many a second
   Counter leases_expired, leases_renewed, retransmits, peers_lost;
   Counter quota_refusals;    // P: what one decode peer asked for past its quotas [I7]
   Counter unknown_fields;    // fields and messages of a newer protocol that were ignored

@@ -10,6 +10,8 @@
 #include "agent/fault_fabric.h"
 #include "agent/make_agent.h"
 #include "agent/owner.h"
+#include "agent/peer_list.h"
+#include "agent/tls.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "fabric/choice/choice_fabric.h"
@@ -59,7 +61,7 @@ Status busy() {
   return fail(Errc::kResourceExhausted, "the agent's queue of submissions is full");
 }
 
-OwnerOptions owner_options(const AgentOptions& options) {
+OwnerOptions make_owner_options(const AgentOptions& options) {
   OwnerOptions owner;
   owner.host = options.host;
   owner.port = options.port;
@@ -70,6 +72,7 @@ OwnerOptions owner_options(const AgentOptions& options) {
   owner.channel.stranger_timeout =
       std::min<Duration>(options.peer_timeout, std::chrono::seconds(2));
   owner.channel.connect_timeout = owner.channel.stranger_timeout;
+  owner.channel.insecure = options.security.insecure;
   return owner;
 }
 
@@ -116,20 +119,24 @@ handover::Config handover_config(const AgentOptions& options, const Geometry& ge
 class AgentImpl final : public Agent {
  public:
   AgentImpl(const AgentOptions& options, const Geometry& geometry, const PeerId& id,
-            std::unique_ptr<Owner> owner)
-      : options_(options), geometry_(geometry), id_(id), owner_(std::move(owner)) {}
+            PeerList allowed_peers, std::unique_ptr<Owner> owner)
+      : options_(options),
+        geometry_(geometry),
+        id_(id),
+        allowed_peers_(std::move(allowed_peers)),
+        owner_(std::move(owner)) {}
 
   Status claim(TransferId transfer, const PeerAddress& peer) override {
     if (auto ok = consumes("claim"); !ok) return ok;
     if (auto ok = check_transfer(transfer); !ok) return ok;
-    if (auto ok = check_address(peer); !ok) return ok;
+    if (auto ok = check_peer(peer); !ok) return ok;
     return submit(ClaimCall{transfer, peer});
   }
 
   Status register_blocks(Registration registration) override {
     if (auto ok = consumes("register_blocks"); !ok) return ok;
     if (auto ok = check_transfer(registration.transfer); !ok) return ok;
-    if (auto ok = check_address(registration.peer); !ok) return ok;
+    if (auto ok = check_peer(registration.peer); !ok) return ok;
     if (auto ok = handover::check_registration(geometry_, registration); !ok) return ok;
     if (auto ok = has_place(owner_->open_decode()); !ok) return ok;
     return submit(std::move(registration));
@@ -186,6 +193,11 @@ class AgentImpl final : public Agent {
     return fail(Errc::kUnsupported, fmt::format("{} was called and role is {}", call, name));
   }
 
+  Status check_peer(const PeerAddress& peer) const {
+    if (auto ok = check_address(peer); !ok) return ok;
+    return allowed_peers_.check(peer);
+  }
+
   Status has_place(std::uint32_t open) const {
     if (open < options_.transfers_max) return {};
     return fail(Errc::kResourceExhausted,
@@ -201,6 +213,7 @@ class AgentImpl final : public Agent {
   const AgentOptions options_;
   const Geometry geometry_;
   const PeerId id_;
+  const PeerList allowed_peers_;
   const std::unique_ptr<Owner> owner_;
 };
 
@@ -251,15 +264,24 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
   ok = fabric->register_regions(geometry.regions);
   if (!ok) return tl::unexpected(ok.error());
   const auto config = handover_config(options, geometry, id, fabric->capabilities());
-  auto owner = Owner::create(owner_options(options), config, std::move(fabric));
+  auto allowed_peers = PeerList::parse(options.security);
+  if (!allowed_peers) return tl::unexpected(allowed_peers.error());
+  OwnerOptions owner_options = make_owner_options(options);
+  auto tls = tls::Context::create(options.security, options.engine_id);
+  if (!tls) return tl::unexpected(tls.error());
+  owner_options.channel.tls = *tls;
+  auto owner = Owner::create(owner_options, config, std::move(fabric));
   if (!owner) return tl::unexpected(owner.error());
-  if (!(*owner)->listens_on_loopback()) {
+  if (*tls) {
+    log::info("the control channel is secured by {}", (*tls)->description());
+  } else if (!(*owner)->listens_on_loopback()) {
     log::warning(
         "the control channel listens on {}:{}, which other hosts can reach, and peers are not "
         "authenticated: whoever connects can read and write KV blocks",
         options.host, (*owner)->port());
   }
-  return std::make_unique<AgentImpl>(options, geometry, id, std::move(*owner));
+  return std::make_unique<AgentImpl>(options, geometry, id, std::move(*allowed_peers),
+                                     std::move(*owner));
 }
 
 Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,

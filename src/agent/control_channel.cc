@@ -12,9 +12,21 @@ namespace baton {
 namespace {
 
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+constexpr std::string_view kNoTlsHere =
+    "the peer speaks TLS, and this side has neither certificates nor a key";
 
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+Status check_exposure(const ChannelOptions& options, const std::string& host,
+                      const tcp::Address& address) {
+  if (address.is_loopback() || options.tls || options.insecure) return {};
+  return fail(Errc::kInvalidArgument,
+              fmt::format("control channel host '{}' ({}) can be reached by other hosts, and "
+                          "whoever connects may read and write KV blocks: give certificates or a "
+                          "pre-shared key for TLS, or say insecure",
+                          host, address.to_string()));
 }
 
 }  // namespace
@@ -35,14 +47,17 @@ std::string_view to_string(CloseReason reason) {
       return "no handshake in time";
     case CloseReason::kCrowded:
       return "too many connections";
+    case CloseReason::kUnauthenticated:
+      return "not authenticated";
   }
   return "?";
 }
 
 struct ControlChannel::Connection {
   enum class State : std::uint8_t {
-    kWaiting,  // to be dialled at `since`
-    kDialing,  // looked up or connecting
+    kWaiting,   // to be dialled at `since`
+    kDialing,   // looked up or connecting
+    kSecuring,  // TLS handshake
     kOpen,
     kClosing,  // last words
     kGone,
@@ -51,18 +66,20 @@ struct ControlChannel::Connection {
   std::string dialed_text() const { return fmt::format("{}:{}", host, port); }
 
   ConnId id;
-  UniqueFd fd;
+  Stream stream;
   tcp::Address address;
   std::string host;  // dialled ones: as it was asked for
   std::uint16_t port = 0;
   State state = State::kOpen;
   bool stranger = false;  // accepted and not admitted
   bool admitted = false;
-  bool output_watched = false;
+  bool in_gate = false;  // accepted and counted by address
+  std::uint32_t watched = EPOLLIN;
   bool in_backlog = false;
   bool in_unflushed = false;
   wire::FrameReader input;
   std::size_t unframed = 0;  // bytes read that no frame handed out has covered
+  std::byte first_byte{};    // that it ever sent
   ByteBuffer output;
   Time since{};          // of this state
   Time last_in{};        // a byte came
@@ -71,11 +88,11 @@ struct ControlChannel::Connection {
 };
 
 ControlChannel::ControlChannel(const ChannelOptions& options, Poller& poller, ChannelUser& user)
-    : options_(options), poller_(poller), user_(user) {}
+    : options_(options), poller_(poller), user_(user), gate_(options.gate) {}
 
 ControlChannel::~ControlChannel() {
   for (auto& [id, conn] : connections_) {
-    if (conn->fd) poller_.remove(conn->fd.get());
+    if (conn->stream.is_open()) poller_.remove(conn->stream.fd());
   }
   poller_.remove(resolver_.fd());
   if (listener_) poller_.remove(listener_.get());
@@ -87,6 +104,7 @@ Result<std::unique_ptr<ControlChannel>> ControlChannel::create(const ChannelOpti
                                                                ChannelUser& user) {
   auto address = tcp::resolve(host, port);
   if (!address) return tl::unexpected(address.error());
+  if (auto ok = check_exposure(options, host, *address); !ok) return tl::unexpected(ok.error());
   auto listener = tcp::listen(*address);
   if (!listener) return tl::unexpected(listener.error());
   std::unique_ptr<ControlChannel> channel(new ControlChannel(options, poller, user));
@@ -133,30 +151,58 @@ void ControlChannel::accept_some(Time now) {
       continue;  // that one connection was aborted before it was taken
     }
     counters_.accepted.add();
-    if (stranger_count_ >= options_.strangers_max) make_place_for_stranger();
-    if (connections_.size() >= options_.connections_max) {
-      counters_.dropped_strangers.add();
-      continue;
-    }
-    Connection& conn = add(false, now);
-    conn.fd = std::move(fd);
-    conn.address = from;
-    if (!poller_.add(conn.fd.get(), EPOLLIN, conn.id.value)) {
-      forget(conn);
-      continue;
-    }
-    while (!strangers_.empty()) {
-      const Connection* oldest = find(strangers_.front());
-      if (oldest != nullptr && oldest->stranger) break;
-      strangers_.pop_front();
-    }
-    conn.stranger = true;
-    ++stranger_count_;
-    strangers_.push_back(conn.id);
-    counters_.opened.add();
-    wake_by(now + options_.stranger_timeout);
-    user_.on_open(conn.id, false);
+    if (!take_accepted(std::move(fd), from, now)) counters_.dropped_strangers.add();
   }
+}
+
+bool ControlChannel::take_accepted(UniqueFd fd, const tcp::Address& from, Time now) {
+  if (const std::string why = gate_.enter(from, now); !why.empty()) {
+    user_.on_turned_away(from.to_string(), CloseReason::kCrowded, why);
+    return false;
+  }
+  if (stranger_count_ >= options_.strangers_max) make_place_for_stranger();
+  if (connections_.size() >= options_.connections_max) {
+    gate_.leave(from);
+    user_.on_turned_away(
+        from.to_string(), CloseReason::kCrowded,
+        fmt::format("{} connections stand, {} may", connections_.size(), options_.connections_max));
+    return false;
+  }
+  Connection& conn = add(false, now);
+  conn.stream.open(std::move(fd));
+  conn.address = from;
+  conn.in_gate = true;
+  if (!poller_.add(conn.stream.fd(), EPOLLIN, conn.id.value)) {
+    forget(conn);
+    return false;
+  }
+  while (!strangers_.empty()) {
+    const Connection* oldest = find(strangers_.front());
+    if (oldest != nullptr && oldest->stranger) break;
+    strangers_.pop_front();
+  }
+  conn.stranger = true;
+  ++stranger_count_;
+  strangers_.push_back(conn.id);
+  wake_by(now + options_.stranger_timeout);
+  if (options_.tls) {
+    secure(conn, tls::Side::kAccept, now);
+  } else {
+    open(conn, now);
+  }
+  return true;
+}
+
+// Frames from here on.
+void ControlChannel::open(Connection& conn, Time now) {
+  if (conn.id.dialed()) backoff_.succeeded(conn.dialed_text());
+  if (conn.id.dialed()) conn.since = now;
+  conn.state = Connection::State::kOpen;
+  conn.last_in = conn.last_progress = now;
+  watch(conn, EPOLLIN);
+  counters_.opened.add();
+  wake_by(deadline_of(conn));
+  user_.on_open(conn.id, conn.id.dialed());
 }
 
 void ControlChannel::pause_accepting(Time now) {
@@ -212,24 +258,83 @@ void ControlChannel::take_resolved(Time now) {
 }
 
 void ControlChannel::connect_to(Connection& conn, const tcp::Address& address, Time now) {
+  if (!address.is_loopback() && !options_.tls && !options_.insecure) {
+    return fail_dial(conn,
+                     "it is on another host, and no plain connection leaves this one: give both "
+                     "sides certificates or a pre-shared key for TLS, or say insecure",
+                     now);
+  }
   auto fd = tcp::start_connect(address);
   if (!fd) return fail_dial(conn, fd.error().message, now);
-  conn.fd = std::move(*fd);
+  conn.stream.open(std::move(*fd));
   conn.address = address;
-  const auto added = poller_.add(conn.fd.get(), EPOLLOUT, conn.id.value);
+  conn.watched = EPOLLOUT;
+  const auto added = poller_.add(conn.stream.fd(), EPOLLOUT, conn.id.value);
   if (!added) return fail_dial(conn, added.error().message, now);
 }
 
 void ControlChannel::finish_dial(Connection& conn, Time now) {
-  const int error = tcp::connect_error(conn.fd.get());
+  const int error = tcp::connect_error(conn.stream.fd());
   if (error != 0) return fail_dial(conn, std::strerror(error), now);
-  backoff_.succeeded(conn.dialed_text());
-  conn.state = Connection::State::kOpen;
-  conn.since = conn.last_in = conn.last_progress = now;
-  poller_.modify(conn.fd.get(), EPOLLIN, conn.id.value);
-  counters_.opened.add();
+  conn.since = now;
+  if (options_.tls) return secure(conn, tls::Side::kDial, now);
+  open(conn, now);
+}
+
+// ---- TLS ----
+
+void ControlChannel::secure(Connection& conn, tls::Side side, Time now) {
+  conn.state = Connection::State::kSecuring;
+  conn.stream.secure(options_.tls, side);
   wake_by(deadline_of(conn));
-  user_.on_open(conn.id, true);
+  if (side == tls::Side::kDial) step_handshake(conn, now);
+}
+
+void ControlChannel::step_handshake(Connection& conn, Time now) {
+  // The rest stays readable and has its turn.
+  if (handshake_steps_ >= options_.handshake_steps_per_turn) return;
+  ++handshake_steps_;
+  counters_.handshake_steps.add();
+  if (!conn.id.dialed() && is_plain_peer(conn, now)) return;
+  switch (conn.stream.session()->handshake()) {
+    case tls::Io::kDone:
+      return open(conn, now);
+    case tls::Io::kWantRead:
+      return watch(conn, EPOLLIN);
+    case tls::Io::kWantWrite:
+      return watch(conn, EPOLLIN | EPOLLOUT);
+    case tls::Io::kEnd:
+      return fail_handshake(conn, CloseReason::kPeerClosed, conn.stream.why(), now);
+    case tls::Io::kFailed:
+      return fail_handshake(conn, CloseReason::kUnauthenticated, conn.stream.why(), now);
+  }
+}
+
+// Whoever begins with anything but a TLS record is told why it is closed, in the only words that it
+// can understand.
+bool ControlChannel::is_plain_peer(Connection& conn, Time now) {
+  if (conn.first_byte != std::byte{}) return false;
+  std::byte first{};
+  if (::recv(conn.stream.fd(), &first, 1, MSG_PEEK) != 1) return false;
+  conn.first_byte = first;
+  if (first == tls::kHandshakeRecord) return false;
+  conn.stream.drop_tls();
+  conn.output.append(options_.plain_refusal);
+  fail_handshake(conn, CloseReason::kUnauthenticated, "it speaks no TLS, which is required here",
+                 now);
+  return true;
+}
+
+void ControlChannel::fail_handshake(Connection& conn, CloseReason reason, const std::string& text,
+                                    Time now) {
+  if (conn.id.dialed()) {
+    backoff_.failed(conn.dialed_text(), now);
+    const std::string why = fmt::format("no secure connection to {}: {}", conn.dialed_text(), text);
+    return drop(conn, reason == CloseReason::kPeerClosed ? CloseReason::kDialFailed : reason, why);
+  }
+  counters_.dropped_strangers.add();
+  user_.on_turned_away(conn.address.to_string(), reason, text);
+  end_with_last_words(conn, now);
 }
 
 void ControlChannel::fail_dial(Connection& conn, const std::string& text, Time now) {
@@ -252,6 +357,14 @@ void ControlChannel::admit(ConnId id, Time now) {
 bool ControlChannel::is_open(ConnId id) const {
   const Connection* conn = find(id);
   return conn != nullptr && conn->state == Connection::State::kOpen;
+}
+
+std::string ControlChannel::name_problem(ConnId id, const std::string& engine_id) const {
+  const Connection* conn = find(id);
+  const tls::Session* session = conn == nullptr ? nullptr : conn->stream.session();
+  if (session == nullptr || session->may_be(engine_id)) return {};
+  return fmt::format("engine_id is '{}', and the certificate is for {}", engine_id,
+                     session->peer_names());
 }
 
 std::string ControlChannel::peer_text(ConnId id) const {
@@ -278,6 +391,9 @@ void ControlChannel::handle(std::uint64_t tag, std::uint32_t events, Time now) {
     case Connection::State::kDialing:
       finish_dial(*conn, now);
       break;
+    case Connection::State::kSecuring:
+      step_handshake(*conn, now);
+      break;
     case Connection::State::kClosing:
       if ((events & EPOLLOUT) != 0) write_some(*conn, now);
       if (conn->state == Connection::State::kClosing) discard_input(*conn);
@@ -299,33 +415,40 @@ void ControlChannel::read_some(Connection& conn, Time now) {
   // sender down.
   if (conn.in_backlog) return;
   std::size_t budget = options_.read_bytes_per_turn;
-  bool ended = false;
-  int error = 0;
-  while (budget > 0) {
+  tls::Io io = tls::Io::kDone;
+  // What TLS holds decrypted is taken in any case: no descriptor announces it.
+  while (budget > 0 || conn.stream.has_pending()) {
     const auto room = conn.input.prepare();
-    const std::size_t wanted = std::min(room.size(), budget);
-    const ssize_t got = ::recv(conn.fd.get(), room.data(), wanted, 0);
-    if (got <= 0) {
-      error = got < 0 ? errno : 0;
-      ended = got == 0 || !would_block(error);
-      break;
-    }
-    const auto bytes = static_cast<std::size_t>(got);
+    const std::size_t wanted = budget > 0 ? std::min(room.size(), budget) : room.size();
+    std::size_t bytes = 0;
+    io = conn.stream.read(room.first(wanted), bytes);
+    if (io != tls::Io::kDone) break;
     if (conn.unframed == 0) {
       conn.frame_begun = now;
       wake_by(now + options_.peer_timeout);
     }
+    if (conn.first_byte == std::byte{}) conn.first_byte = room.front();
     conn.input.commit(bytes);
     conn.unframed += bytes;
     conn.last_in = now;
     counters_.bytes_in.add(bytes);
-    budget -= bytes;
-    if (bytes < wanted) break;
+    budget -= std::min(budget, bytes);
+    if (bytes < wanted && conn.stream.session() == nullptr) break;
   }
   take_frames(conn, now);
-  if (conn.state != Connection::State::kOpen || !ended || conn.in_backlog) return;
-  drop(conn, CloseReason::kPeerClosed,
-       error == 0 ? "the connection was closed" : std::strerror(error));
+  if (conn.state == Connection::State::kOpen && !conn.in_backlog) end_input(conn, io, now);
+}
+
+void ControlChannel::end_input(Connection& conn, tls::Io io, Time now) {
+  if (io == tls::Io::kEnd) return drop(conn, CloseReason::kPeerClosed, conn.stream.why());
+  if (io != tls::Io::kFailed) return;
+  // Before the peers have greeted each other this is the listener's word on who dialled.
+  if (conn.admitted) {
+    counters_.dropped_hostile.add();
+    return drop(conn, CloseReason::kPeerClosed, conn.stream.why());
+  }
+  if (conn.id.dialed()) backoff_.failed(conn.dialed_text(), now);
+  drop(conn, CloseReason::kUnauthenticated, conn.stream.why());
 }
 
 void ControlChannel::take_frames(Connection& conn, Time now) {
@@ -349,7 +472,11 @@ void ControlChannel::take_frames(Connection& conn, Time now) {
 
 void ControlChannel::refuse_stream(Connection& conn, const Error& error, Time now) {
   counters_.dropped_hostile.add();
-  user_.on_bad_stream(conn.id, error);
+  if (conn.first_byte == tls::kHandshakeRecord && conn.stream.session() == nullptr) {
+    user_.on_bad_stream(conn.id, Error{Errc::kMismatch, std::string(kNoTlsHere)});
+  } else {
+    user_.on_bad_stream(conn.id, error);
+  }
   close_after_flush(conn.id, now);
 }
 
@@ -372,7 +499,7 @@ bool ControlChannel::handle_backlog(Time now) {
 void ControlChannel::discard_input(Connection& conn) {
   std::array<std::byte, 16384> trash;
   for (int i = 0; i < 4; ++i) {
-    const ssize_t got = ::recv(conn.fd.get(), trash.data(), trash.size(), 0);
+    const ssize_t got = ::recv(conn.stream.fd(), trash.data(), trash.size(), 0);
     if (got > 0) continue;
     if (got == 0 || !would_block(errno)) forget(conn);
     return;
@@ -401,7 +528,7 @@ void ControlChannel::flush(Time now) {
     Connection* conn = find(id);
     if (conn == nullptr) continue;
     conn->in_unflushed = false;
-    if (!conn->output_watched) write_some(*conn, now);
+    if ((conn->watched & EPOLLOUT) == 0) write_some(*conn, now);
     if (conn->state == Connection::State::kOpen && conn->output.size() > options_.output_max) {
       drop(*conn, CloseReason::kNotReading,
            fmt::format("{} bytes wait to be read, {} may", conn->output.size(),
@@ -415,30 +542,28 @@ void ControlChannel::write_some(Connection& conn, Time now) {
   std::size_t budget = 4 * options_.read_bytes_per_turn;
   while (!conn.output.empty() && budget > 0) {
     const auto bytes = conn.output.readable();
-    const ssize_t sent =
-        ::send(conn.fd.get(), bytes.data(), std::min(bytes.size(), budget), MSG_NOSIGNAL);
-    if (sent < 0) {
-      if (would_block(errno)) break;
+    std::size_t sent = 0;
+    const tls::Io io = conn.stream.write(bytes.first(std::min(bytes.size(), budget)), sent);
+    if (io == tls::Io::kWantRead || io == tls::Io::kWantWrite) break;
+    if (io != tls::Io::kDone) {
       // What the peer said before it went may still wait to be read: let the reader find the end.
       conn.output = {};
       break;
     }
-    conn.output.consume(static_cast<std::size_t>(sent));
+    conn.output.consume(sent);
     conn.last_progress = now;
-    budget -= static_cast<std::size_t>(sent);
-    counters_.bytes_out.add(static_cast<std::uint64_t>(sent));
+    budget -= sent;
+    counters_.bytes_out.add(sent);
   }
-  watch_output(conn, !conn.output.empty());
+  watch(conn, conn.output.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
   if (!conn.output.empty()) wake_by(now + options_.peer_timeout);
-  if (conn.state == Connection::State::kClosing && conn.output.empty()) {
-    ::shutdown(conn.fd.get(), SHUT_WR);
-  }
+  if (conn.state == Connection::State::kClosing && conn.output.empty()) conn.stream.end_output();
 }
 
-void ControlChannel::watch_output(Connection& conn, bool on) {
-  if (conn.output_watched == on) return;
-  conn.output_watched = on;
-  poller_.modify(conn.fd.get(), on ? EPOLLIN | EPOLLOUT : EPOLLIN, conn.id.value);
+void ControlChannel::watch(Connection& conn, std::uint32_t events) {
+  if (conn.watched == events) return;
+  conn.watched = events;
+  poller_.modify(conn.stream.fd(), events, conn.id.value);
 }
 
 bool ControlChannel::has_unsent() const {
@@ -456,6 +581,8 @@ Time ControlChannel::deadline_of(const Connection& conn) const {
       return conn.since;
     case Connection::State::kDialing:
       return conn.since + options_.connect_timeout;
+    case Connection::State::kSecuring:
+      return conn.since + (conn.id.dialed() ? options_.connect_timeout : options_.stranger_timeout);
     case Connection::State::kClosing:
       return conn.since + options_.linger;
     case Connection::State::kGone:
@@ -483,6 +610,10 @@ void ControlChannel::check(Connection& conn, Time now) {
       return start_dial(conn, now);
     case Connection::State::kDialing:
       return fail_dial(conn, fmt::format("no answer within {:.1f} s", seconds(conn.since)), now);
+    case Connection::State::kSecuring:
+      return fail_handshake(
+          conn, conn.id.dialed() ? CloseReason::kPeerClosed : CloseReason::kNotAdmitted,
+          fmt::format("no TLS handshake within {:.1f} s", seconds(conn.since)), now);
     case Connection::State::kClosing:
       return forget(conn);
     case Connection::State::kGone:
@@ -512,6 +643,7 @@ void ControlChannel::check(Connection& conn, Time now) {
 }
 
 void ControlChannel::handle_timers(Time now) {
+  handshake_steps_ = 0;
   if (now < next_check_) return;
   if (now >= accept_again_) {
     accepting_ = true;
@@ -538,15 +670,20 @@ void ControlChannel::close(ConnId id) {
 void ControlChannel::close_after_flush(ConnId id, Time now) {
   Connection* conn = find(id);
   if (conn == nullptr || conn->state == Connection::State::kClosing) return;
-  if (!conn->fd || conn->state == Connection::State::kDialing) return forget(*conn);
-  conn->state = Connection::State::kClosing;
-  conn->since = now;
-  if (!conn->in_unflushed) unflushed_.push_back(id);
-  conn->in_unflushed = true;
+  if (conn->state != Connection::State::kOpen) return forget(*conn);
+  end_with_last_words(*conn, now);
+}
+
+void ControlChannel::end_with_last_words(Connection& conn, Time now) {
+  conn.state = Connection::State::kClosing;
+  conn.since = now;
+  if (!conn.in_unflushed) unflushed_.push_back(conn.id);
+  conn.in_unflushed = true;
   wake_by(now + options_.linger);
 }
 
 void ControlChannel::drop(Connection& conn, CloseReason reason, const std::string& text) {
+  if (conn.state == Connection::State::kClosing) return forget(conn);  // its reason was told
   switch (reason) {
     case CloseReason::kHalfFrame:
     case CloseReason::kNotReading:
@@ -554,6 +691,7 @@ void ControlChannel::drop(Connection& conn, CloseReason reason, const std::strin
       break;
     case CloseReason::kNotAdmitted:
     case CloseReason::kCrowded:
+    case CloseReason::kUnauthenticated:
       counters_.dropped_strangers.add();
       break;
     case CloseReason::kDialFailed:
@@ -564,14 +702,18 @@ void ControlChannel::drop(Connection& conn, CloseReason reason, const std::strin
   const ConnId id = conn.id;
   // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): may lie in what is forgotten
   const std::string copy = text;
+  const bool known = id.dialed() || conn.state == Connection::State::kOpen;
+  const std::string from = known ? std::string() : conn.address.to_string();
   forget(conn);
-  user_.on_close(id, reason, copy);
+  if (known) return user_.on_close(id, reason, copy);
+  user_.on_turned_away(from, reason, copy);
 }
 
 void ControlChannel::forget(Connection& conn) {
   if (conn.state == Connection::State::kGone) return;
-  if (conn.fd) poller_.remove(conn.fd.get());
-  conn.fd.reset();
+  if (conn.stream.is_open()) poller_.remove(conn.stream.fd());
+  conn.stream.close();
+  if (conn.in_gate) gate_.leave(conn.address);
   conn.state = Connection::State::kGone;
   if (conn.stranger) --stranger_count_;
   conn.stranger = false;

@@ -6,6 +6,10 @@
 // cannot be a frame, sends half of one and stops, does not read, or says nothing for the peer
 // time-out. It knows nothing of what frames mean.
 //
+// With keys (ChannelOptions::tls) every connection begins with a TLS 1.3 handshake, in which both
+// sides prove that they belong to the pool; whoever does not is turned away with a reason. Without,
+// no plain connection leaves this host in either direction unless the options say `insecure` [I10].
+//
 // A connection is a *stranger* until its user admits it: strangers have small frames, little time
 // and few places, and the oldest makes room for a new one.
 #pragma once
@@ -21,9 +25,12 @@
 
 #include "agent/backoff.h"
 #include "agent/byte_buffer.h"
+#include "agent/gate.h"
 #include "agent/poller.h"
 #include "agent/resolver.h"
+#include "agent/stream.h"
 #include "agent/tcp.h"
+#include "agent/tls.h"
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/unique_fd.h"
@@ -55,23 +62,33 @@ struct ChannelOptions {
   std::size_t read_bytes_per_turn = 64U * 1024;
   std::uint32_t frames_per_turn = 32;
   std::uint32_t accepts_per_turn = 16;
+  // Of all connections a turn: a step of a TLS handshake costs up to half a millisecond.
+  std::uint32_t handshake_steps_per_turn = 2;
+
+  GateOptions gate;
+  std::shared_ptr<const tls::Context> tls;  // null: plain
+  bool insecure = false;                    // plain connections beyond this host
+  // What a plain peer of a TLS listener is sent in the clear before it is closed.
+  std::vector<std::byte> plain_refusal;
 };
 
 enum class CloseReason : std::uint8_t {
-  kDialFailed,   // refused, unreachable, or no answer within connect_timeout
-  kPeerClosed,   // orderly or by reset: its process has ended or dropped us
-  kSilent,       // admitted, and not a byte for peer_timeout
-  kHalfFrame,    // began one and did not finish it within peer_timeout
-  kNotReading,   // output_max waits for it, or it took none for peer_timeout
-  kNotAdmitted,  // a stranger for too long
-  kCrowded,      // no place: too many connections or strangers
+  kDialFailed,       // refused, unreachable, or no answer within connect_timeout
+  kPeerClosed,       // orderly or by reset: its process has ended or dropped us
+  kSilent,           // admitted, and not a byte for peer_timeout
+  kHalfFrame,        // began one and did not finish it within peer_timeout
+  kNotReading,       // output_max waits for it, or it took none for peer_timeout
+  kNotAdmitted,      // a stranger for too long
+  kCrowded,          // no place: too many connections or strangers, or too many a second
+  kUnauthenticated,  // did not prove that it belongs to the pool, or speaks TLS to a plain listener
 };
 std::string_view to_string(CloseReason reason);
 
 struct ChannelCounters {
   Counter accepted, dialed, opened, closed, frames_in, frames_out, bytes_in, bytes_out;
   Counter dropped_hostile;    // bad streams, kHalfFrame, kNotReading
-  Counter dropped_strangers;  // kNotAdmitted, kCrowded
+  Counter dropped_strangers;  // kNotAdmitted, kCrowded, kUnauthenticated
+  Counter handshake_steps;    // of TLS
   Gauge connections;
 };
 
@@ -86,11 +103,15 @@ class ChannelUser {
   virtual void on_bad_stream(ConnId conn, const Error& error) = 0;
   // Not for connections that this side closed. `text` is a sentence for people.
   virtual void on_close(ConnId conn, CloseReason reason, const std::string& text) = 0;
+  // An accepted connection that ended before its on_open(). `from` is its address.
+  virtual void on_turned_away(const std::string& from, CloseReason reason,
+                              const std::string& text) = 0;
 };
 
 class ControlChannel {
  public:
-  // Listens at once. `poller` and `user` outlive the channel. Errors: a bad host, the port in use.
+  // Listens at once. `poller` and `user` outlive the channel. Errors: a bad host, one that others
+  // can reach without TLS, the port in use.
   static Result<std::unique_ptr<ControlChannel>> create(const ChannelOptions& options,
                                                         const std::string& host, std::uint16_t port,
                                                         Poller& poller, ChannelUser& user);
@@ -107,6 +128,8 @@ class ControlChannel {
   void admit(ConnId conn, Time now);
   bool is_open(ConnId conn) const;
   std::string peer_text(ConnId conn) const;  // its address, for messages
+  // Empty if the peer may call itself so; otherwise what its certificate says instead.
+  std::string name_problem(ConnId conn, const std::string& engine_id) const;
   // Queues one frame; flush() sends it. Nothing happens for a connection that is gone.
   void send(ConnId conn, std::span<const std::byte> frame, Time now);
   void close(ConnId conn);
@@ -139,6 +162,13 @@ class ControlChannel {
   void pause_accepting(Time now);
   Connection* find(ConnId conn) const;
   Connection& add(bool dialed, Time now);
+  bool take_accepted(UniqueFd fd, const tcp::Address& from, Time now);
+  void open(Connection& conn, Time now);
+  void secure(Connection& conn, tls::Side side, Time now);
+  void step_handshake(Connection& conn, Time now);
+  void fail_handshake(Connection& conn, CloseReason reason, const std::string& text, Time now);
+  bool is_plain_peer(Connection& conn, Time now);
+  void end_with_last_words(Connection& conn, Time now);
   void start_dial(Connection& conn, Time now);
   void connect_to(Connection& conn, const tcp::Address& address, Time now);
   void take_resolved(Time now);
@@ -148,8 +178,9 @@ class ControlChannel {
   void take_frames(Connection& conn, Time now);
   void refuse_stream(Connection& conn, const Error& error, Time now);
   void discard_input(Connection& conn);
+  void end_input(Connection& conn, tls::Io io, Time now);
   void write_some(Connection& conn, Time now);
-  void watch_output(Connection& conn, bool on);
+  void watch(Connection& conn, std::uint32_t events);
   void check(Connection& conn, Time now);
   Time deadline_of(const Connection& conn) const;
   void wake_by(Time deadline) { next_check_ = std::min(next_check_, deadline); }
@@ -165,6 +196,8 @@ class ControlChannel {
 
   Resolver resolver_;
   Backoff backoff_;
+  Gate gate_;
+  std::uint32_t handshake_steps_ = 0;  // in this turn
   UniqueFd listener_;
   std::uint16_t listen_port_ = 0;
   bool loopback_ = true;

@@ -1,17 +1,32 @@
 #include "agent/owner.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <utility>
 
 #include "base/check.h"
+#include "base/failure_log.h"
 #include "base/log.h"
+#include "wire/messages.h"
 
 namespace baton {
 namespace {
 
 constexpr std::uint64_t kWakeTag = 1;
 constexpr std::uint64_t kFabricTag = 2;
+
+// What a plain peer of a TLS listener hears, in words that it understands.
+std::vector<std::byte> plain_refusal() {
+  wire::Refuse refuse;
+  refuse.field = "control channel";
+  refuse.ours = "TLS 1.3";
+  refuse.theirs = "plain";
+  refuse.text = "connections must be secured with keys of this pool";
+  wire::Encoder encoder;
+  const auto frame = encoder.encode(refuse);
+  return {frame.begin(), frame.end()};
+}
 
 template <typename... Fs>
 struct Overload : Fs... {
@@ -38,8 +53,10 @@ Result<std::unique_ptr<Owner>> Owner::create(const OwnerOptions& options,
   auto poller = Poller::create();
   if (!poller) return tl::unexpected(poller.error());
   std::unique_ptr<Owner> owner(new Owner(options, config, std::move(*poller), std::move(fabric)));
+  ChannelOptions channel_options = options.channel;
+  channel_options.plain_refusal = plain_refusal();
   auto channel =
-      ControlChannel::create(options.channel, options.host, options.port, owner->poller_, *owner);
+      ControlChannel::create(channel_options, options.host, options.port, owner->poller_, *owner);
   if (!channel) return tl::unexpected(channel.error());
   owner->channel_ = std::move(*channel);
   auto added = owner->poller_.add(owner->wake_.fd(), EPOLLIN, kWakeTag);
@@ -273,8 +290,28 @@ void Owner::on_open(ConnId conn, bool dialed) {
   }
 }
 
+// A certificate is for certain engine ids, and a peer that says another one in its greeting is
+// refused before anything is done for it [I10].
+bool Owner::greets_under_its_name(ConnId conn, const wire::Frame& frame) {
+  if (frame.type != wire::MessageType::kHello && frame.type != wire::MessageType::kHelloAck) {
+    return true;
+  }
+  const auto message = wire::decode(frame);
+  if (!message) return true;  // refused for that
+  const auto* hello = std::get_if<wire::Hello>(&*message);
+  const auto* ack = std::get_if<wire::HelloAck>(&*message);
+  if (hello == nullptr && ack == nullptr) return true;
+  const std::string& engine_id = hello != nullptr ? hello->from.engine_id : ack->from.engine_id;
+  const std::string problem = channel_->name_problem(conn, engine_id);
+  if (problem.empty()) return true;
+  metrics_.unauthenticated_peers.add();
+  on_bad_stream(conn, Error{Errc::kMismatch, problem});
+  channel_->close_after_flush(conn, now_);
+  return false;
+}
+
 void Owner::on_frame(ConnId conn, const wire::Frame& frame) {
-  if (deaf_) return;
+  if (deaf_ || !greets_under_its_name(conn, frame)) return;
   if (conn.dialed()) {
     decode_.on_frame(conn.value, frame, now_);
   } else {
@@ -297,12 +334,26 @@ void Owner::on_close(ConnId conn, CloseReason reason, const std::string& text) {
   if (reason == CloseReason::kHalfFrame || reason == CloseReason::kNotReading) {
     metrics_.refused_messages.add();
   }
+  if (reason == CloseReason::kUnauthenticated) metrics_.unauthenticated_peers.add();
+  if (reason == CloseReason::kCrowded) metrics_.refused_connections.add();
   log::debug("control connection {}: {}: {}", conn.value, to_string(reason), text);
-  if (conn.dialed()) {
+  if (conn.dialed() && reason == CloseReason::kUnauthenticated) {
+    // Dialling again would not help: the keys are other ones.
+    decode_.on_bad_stream(conn.value, Error{Errc::kMismatch, text}, now_);
+  } else if (conn.dialed()) {
     decode_.on_link_down(conn.value, text, now_);
   } else {
     prefill_.on_link_down(conn.value, text, now_);
   }
+}
+
+void Owner::on_turned_away(const std::string& from, CloseReason reason, const std::string& text) {
+  const bool unauthenticated = reason == CloseReason::kUnauthenticated;
+  if (unauthenticated) metrics_.unauthenticated_peers.add();
+  if (reason == CloseReason::kCrowded) metrics_.refused_connections.add();
+  log::failure(log::Level::kWarning,
+               unauthenticated ? "unauthenticated_peer" : "connection_refused",
+               {{"from", from}, {"text", fmt::format("{}: {}", to_string(reason), text)}});
 }
 
 handover::LinkId Owner::dial(const PeerAddress& peer) {

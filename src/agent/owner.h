@@ -78,6 +78,9 @@ class Owner final : private ChannelUser, private handover::Port {
   void on_frame(ConnId conn, const wire::Frame& frame) override;
   void on_bad_stream(ConnId conn, const Error& error) override;
   void on_close(ConnId conn, CloseReason reason, const std::string& text) override;
+  void on_turned_away(const std::string& from, CloseReason reason,
+                      const std::string& text) override;
+  bool greets_under_its_name(ConnId conn, const wire::Frame& frame);
 
   // handover::Port.
   handover::LinkId dial(const PeerAddress& peer) override;

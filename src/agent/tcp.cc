@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -34,10 +35,26 @@ void disable_nagle(int fd) {
 
 }  // namespace
 
+std::array<std::uint8_t, 16> Address::bytes() const {
+  std::array<std::uint8_t, 16> out{};
+  if (storage.ss_family == AF_INET6) {
+    std::memcpy(out.data(), &as_v6(*this).sin6_addr, out.size());
+  } else if (storage.ss_family == AF_INET) {
+    out[10] = out[11] = 0xFF;
+    std::memcpy(&out[12], &as_v4(*this).sin_addr, 4);
+  }
+  return out;
+}
+
+bool Address::is_v4() const {
+  constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  const auto address = bytes();
+  return std::equal(kMapped.begin(), kMapped.end(), address.begin());
+}
+
 bool Address::is_loopback() const {
-  if (storage.ss_family == AF_INET) return (ntohl(as_v4(*this).sin_addr.s_addr) >> 24) == 127;
-  if (storage.ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&as_v6(*this).sin6_addr) != 0;
-  return false;
+  if (is_v4()) return bytes()[12] == 127;
+  return storage.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&as_v6(*this).sin6_addr) != 0;
 }
 
 std::uint16_t Address::port() const {
@@ -59,26 +76,28 @@ std::string Address::to_string() const {
   return "(no address)";
 }
 
-std::optional<Address> parse(const std::string& host, std::uint16_t port) {
-  const std::string numeric = host == "localhost"           ? "127.0.0.1"
-                              : host.empty() || host == "*" ? "0.0.0.0"
-                                                            : host;
+std::optional<Address> parse_numeric(const std::string& host, std::uint16_t port) {
   Address address;
   auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
-  if (::inet_pton(AF_INET, numeric.c_str(), &v4.sin_addr) == 1) {
+  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) {
     v4.sin_family = AF_INET;
     v4.sin_port = htons(port);
     address.length = sizeof(sockaddr_in);
     return address;
   }
   auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-  if (::inet_pton(AF_INET6, numeric.c_str(), &v6.sin6_addr) == 1) {
+  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) {
     v6.sin6_family = AF_INET6;
     v6.sin6_port = htons(port);
     address.length = sizeof(sockaddr_in6);
     return address;
   }
   return std::nullopt;
+}
+
+std::optional<Address> parse(const std::string& host, std::uint16_t port) {
+  if (host == "localhost") return parse_numeric("127.0.0.1", port);
+  return parse_numeric(host.empty() || host == "*" ? "0.0.0.0" : host, port);
 }
 
 Result<Address> resolve(const std::string& host, std::uint16_t port) {

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,10 @@ struct Address {
   socklen_t length = 0;
 
   bool is_loopback() const;
+  bool is_v4() const;  // also when it is mapped into IPv6
+  // Without the port, as IPv6 has it: those of IPv4 are mapped (::ffff:a.b.c.d), however a socket
+  // shows them.
+  std::array<std::uint8_t, 16> bytes() const;
   std::uint16_t port() const;
   std::string to_string() const;  // "127.0.0.1:5600", "[::1]:5600"
 };
@@ -26,6 +31,8 @@ struct Address {
 // "127.0.0.1", "::1", "localhost", "" and "*" (all addresses). Nothing that would have to ask a
 // name server.
 std::optional<Address> parse(const std::string& host, std::uint16_t port);
+// Without the words: "" is no address.
+std::optional<Address> parse_numeric(const std::string& host, std::uint16_t port);
 // Asks the system's resolver, which may take seconds: never on the owner thread.
 Result<Address> resolve(const std::string& host, std::uint16_t port);
 
