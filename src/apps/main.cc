@@ -59,15 +59,28 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--threads", options.threads, "compute threads; default: one a core");
   app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes,
                  "at most this much KV cache; default: 1 GiB");
-  app.add_option("--fabric", options.fabric,
-                 "what carries KV: auto (shm where the peer is on this host, else libfabric), shm,\n"
-                 "libfabric")
+  app.add_option(
+         "--fabric", options.fabric,
+         "what carries KV: auto (shm where the peer is on this host, else libfabric), shm,\n"
+         "libfabric")
       ->capture_default_str();
   app.add_option("--fabric-provider", options.fabric_provider,
                  "libfabric's: tcp, tcp;ofi_rxm; efa and verbs;ofi_rxm have never been run")
       ->capture_default_str();
   app.add_option("--fabric-address", options.fabric_address,
                  "address or interface that libfabric uses; default: the control channel's");
+  app.add_option("--kv-psk-file", options.kv_psk_file,
+                 "TLS of the hand-over's control channel by a pre-shared key: a file with lines\n"
+                 "IDENTITY:HEX (`openssl rand -hex 32`), readable by its owner only");
+  app.add_option("--kv-tls-cert", options.kv_tls_cert,
+                 "or by certificates on both sides (PEM); they name the engine id");
+  app.add_option("--kv-tls-key", options.kv_tls_key, "the certificate's private key");
+  app.add_option("--kv-tls-ca", options.kv_tls_ca, "who issues the certificates of this pool");
+  app.add_option("--kv-allowed-peers", options.kv_allowed_peers,
+                 "where a decode instance may connect to: HOST, HOST:PORT, NETWORK/BITS[:PORT];\n"
+                 "default: this host");
+  app.add_flag("--insecure", options.insecure,
+               "let the control channel leave this host without TLS; then anywhere by default");
   app.add_option("--peer-timeout", options.peer_timeout,
                  "seconds without a word until a peer counts as silent")
       ->capture_default_str();

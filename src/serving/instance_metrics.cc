@@ -118,6 +118,12 @@ void add_contract(const AgentMetrics& m, MetricPage& page) {
   page.counter("baton_refused_messages_total", "Malformed or hostile messages.",
                of(m.refused_messages));
   page.counter("baton_refused_peers_total", "Peers refused at the handshake.", of(m.refused_peers));
+  page.counter("baton_unauthenticated_peers_total",
+               "Peers that did not prove to belong to the pool, or took us for no member of it.",
+               of(m.unauthenticated_peers));
+  page.counter("baton_refused_connections_total",
+               "Control connections turned away: too many, or too many a second.",
+               of(m.refused_connections));
   page.counter("baton_quota_refusals_total",
                "Registrations and claims of decode peers past their quotas.", of(m.quota_refusals));
   page.counter("baton_unknown_fields_total",

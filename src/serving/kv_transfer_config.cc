@@ -24,7 +24,9 @@ constexpr std::array kKeys = {"kv_connector",
                               "kv_load_failure_policy",
                               "kv_ip",
                               "kv_port"};
-constexpr std::array kExtraKeys = {"backends", "kv_lease_duration"};
+constexpr std::array kExtraKeys = {"backends",         "kv_lease_duration", "kv_tls_cert",
+                                   "kv_tls_key",       "kv_tls_ca",         "kv_psk_file",
+                                   "kv_allowed_peers", "insecure"};
 
 template <std::size_t N>
 void check_keys(const Json& object, std::string_view where, const std::array<const char*, N>& known,
@@ -122,6 +124,34 @@ void read_backends(const Json& extra, Problems& problems) {
   }
 }
 
+void read_allowed_peers(const Json& extra, Security& out, Problems& problems) {
+  const Json* list = find(extra, "kv_allowed_peers");
+  if (list == nullptr) return;
+  const auto is_text = [](const Json& item) { return item.is_string(); };
+  if (!list->is_array() || !std::all_of(list->begin(), list->end(), is_text)) {
+    problems.push_back(
+        fmt::format("kv_allowed_peers must be a list of texts, and is {}", shown(*list)));
+    return;
+  }
+  for (const Json& item : *list) out.allowed_peers.push_back(item.get<std::string>());
+}
+
+// The names are those of the flags.
+void read_security(const Json& extra, Security& out, Problems& problems) {
+  out.certificate_file = text_of(extra, "kv_tls_cert", problems).value_or("");
+  out.private_key_file = text_of(extra, "kv_tls_key", problems).value_or("");
+  out.ca_file = text_of(extra, "kv_tls_ca", problems).value_or("");
+  out.psk_file = text_of(extra, "kv_psk_file", problems).value_or("");
+  read_allowed_peers(extra, out, problems);
+  const Json* insecure = find(extra, "insecure");
+  if (insecure == nullptr) return;
+  if (!insecure->is_boolean()) {
+    problems.push_back(fmt::format("insecure must be true or false, and is {}", shown(*insecure)));
+    return;
+  }
+  out.insecure = insecure->get<bool>();
+}
+
 void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
   const Json* extra = find(object, "kv_connector_extra_config");
   if (extra == nullptr) return;
@@ -132,6 +162,7 @@ void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
   }
   check_keys(*extra, "kv_connector_extra_config", kExtraKeys, problems);
   read_backends(*extra, problems);
+  read_security(*extra, out.security, problems);
   constexpr std::uint64_t kWeek = 7 * 24 * 3600;
   if (const auto lease = number_of(*extra, "kv_lease_duration", kWeek, problems)) {
     out.lease = std::chrono::seconds(*lease);

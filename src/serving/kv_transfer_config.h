@@ -20,6 +20,7 @@ struct KvTransferConfig {
   std::optional<std::string> host;    // of the control channel (vLLM: side channel)
   std::optional<std::uint16_t> port;  // 0: any free one
   std::optional<std::chrono::milliseconds> lease;
+  Security security;
 };
 
 // Every fault at once, one a line, each naming the key, its value and what is known. Unknown keys

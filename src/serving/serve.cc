@@ -78,6 +78,31 @@ void read_side_channel(AgentOptions& agent, Problems& problems) {
   }
 }
 
+// A flag stands before the key of the same name in the configuration.
+Security security_of(const ServeOptions& options, Security security) {
+  const auto take = [](std::string& field, const std::string& flag) {
+    if (!flag.empty()) field = flag;
+  };
+  take(security.certificate_file, options.kv_tls_cert);
+  take(security.private_key_file, options.kv_tls_key);
+  take(security.ca_file, options.kv_tls_ca);
+  take(security.psk_file, options.kv_psk_file);
+  if (!options.kv_allowed_peers.empty()) security.allowed_peers = options.kv_allowed_peers;
+  security.insecure = security.insecure || options.insecure;
+  return security;
+}
+
+// Flags of the hand-over that would do nothing.
+void check_unused_security(const ServeOptions& options, Problems& problems) {
+  const bool given = !options.kv_tls_cert.empty() || !options.kv_tls_key.empty() ||
+                     !options.kv_tls_ca.empty() || !options.kv_psk_file.empty() ||
+                     !options.kv_allowed_peers.empty() || options.insecure;
+  if (!given) return;
+  problems.push_back(
+      "--insecure, --kv-tls-cert, --kv-tls-key, --kv-tls-ca, --kv-psk-file and "
+      "--kv-allowed-peers are about the hand-over, which needs --kv-transfer-config");
+}
+
 AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& config,
                            Problems& problems) {
   AgentOptions agent;
@@ -92,6 +117,7 @@ AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& 
   agent.fabric = options.fabric;
   agent.fabric_provider = options.fabric_provider;
   agent.fabric_address = options.fabric_address;
+  agent.security = security_of(options, config.security);
   agent.peer_timeout = to_milliseconds(options.peer_timeout);
   agent.lease = config.lease.value_or(to_milliseconds(options.lease));
   // A lease survives the loss of several renewals.
@@ -191,7 +217,9 @@ Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
   check_seconds("--transfer-timeout", options.transfer_timeout, problems);
   check_seconds("--drain-timeout", options.drain_timeout, problems);
   out.poison_blocks = options.poison_blocks;
-  if (!options.kv_transfer_config.empty()) {
+  if (options.kv_transfer_config.empty()) {
+    check_unused_security(options, problems);
+  } else {
     const auto config = parse_kv_transfer_config(options.kv_transfer_config);
     if (!config) {
       add_lines("--kv-transfer-config: ", config.error().message, problems);
@@ -220,7 +248,6 @@ Exit run_serve(const ServeOptions& options) {
     log::info("--no-enable-prefix-caching: nothing to switch off, requests share no prefixes yet");
   }
   warn_if_exposed(options.host, "the HTTP server");
-  if (engine->agent) warn_if_exposed(engine->agent->host, "the hand-over's control channel");
   InstanceServerOptions server_options;
   server_options.host = options.host;
   server_options.port = options.port;

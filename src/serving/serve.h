@@ -30,6 +30,13 @@ struct ServeOptions {
   std::string fabric = "auto";
   std::string fabric_provider = "tcp";
   std::string fabric_address;
+  // Of the hand-over's control channel; baton/security.h says what they mean.
+  std::string kv_tls_cert;
+  std::string kv_tls_key;
+  std::string kv_tls_ca;
+  std::string kv_psk_file;
+  std::vector<std::string> kv_allowed_peers;
+  bool insecure = false;
   double peer_timeout = 5;  // seconds, as the following
   double lease = 30;
   double transfer_timeout = 60;

@@ -52,6 +52,12 @@ TEST(KvTransferConfig, NamesEveryFault) {
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
            "kv_connector_extra_config": {"backends": ["UCX"]}})",
        "backends \"UCX\""},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+           "kv_connector_extra_config": {"insecure": "yes"}})",
+       "insecure must be true or false, and is \"yes\""},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+           "kv_connector_extra_config": {"kv_allowed_peers": "p1"}})",
+       "kv_allowed_peers must be a list of texts, and is \"p1\""},
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_buffer_device": "cuda"})",
        "kv_buffer_device cuda"},
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_port": 70000})",
@@ -119,6 +125,45 @@ TEST(ServeOptions, NameFlagAndValue) {
   EXPECT_THAT(engine.error().message,
               HasSubstr("--block-size must be from 1 to 1024 tokens, and is 0"));
   EXPECT_THAT(engine.error().message, HasSubstr("--peer-timeout"));
+}
+
+TEST(ServeOptions, SecurityComesFromFlagsAndFromTheConfiguration) {
+  ServeOptions options;
+  options.kv_transfer_config = R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+    "kv_connector_extra_config": {"kv_tls_cert": "c", "kv_tls_key": "k", "kv_tls_ca": "a",
+      "kv_psk_file": "p", "kv_allowed_peers": ["10.0.0.0/8"], "insecure": true}})";
+  auto engine = engine_options(options);
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  Security security = engine->agent->security;
+  EXPECT_EQ(security.certificate_file, "c");
+  EXPECT_EQ(security.private_key_file, "k");
+  EXPECT_EQ(security.ca_file, "a");
+  EXPECT_EQ(security.psk_file, "p");
+  EXPECT_EQ(security.allowed_peers, std::vector<std::string>{"10.0.0.0/8"});
+  EXPECT_TRUE(security.insecure);
+  options.kv_psk_file = "other";
+  options.kv_allowed_peers = {"p1", "p2:5600"};
+  engine = engine_options(options);
+  ASSERT_TRUE(engine.has_value());
+  EXPECT_EQ(engine->agent->security.psk_file, "other");
+  EXPECT_EQ(engine->agent->security.ca_file, "a");
+  EXPECT_EQ(engine->agent->security.allowed_peers, (std::vector<std::string>{"p1", "p2:5600"}));
+  // Nothing said: nothing open.
+  options = ServeOptions();
+  options.kv_transfer_config = R"({"kv_connector": "BatonConnector", "kv_role": "kv_both"})";
+  engine = engine_options(options);
+  ASSERT_TRUE(engine.has_value());
+  EXPECT_FALSE(engine->agent->security.insecure);
+  EXPECT_TRUE(engine->agent->security.allowed_peers.empty());
+  EXPECT_EQ(engine->agent->host, "127.0.0.1");
+}
+
+TEST(ServeOptions, SecurityFlagsWithoutAHandOverAreAFault) {
+  ServeOptions options;
+  options.insecure = true;
+  const auto engine = engine_options(options);
+  ASSERT_FALSE(engine.has_value());
+  EXPECT_THAT(engine.error().message, HasSubstr("needs --kv-transfer-config"));
 }
 
 TEST(RouteOptions, NameFlagAndValue) {
