@@ -42,10 +42,12 @@ class RecordingPort final : public Port {
     sent.size = frame.size() - wire::kHeaderBytes;
     sent.bytes.resize((sent.size + 7) / 8);
     std::memcpy(sent.bytes.data(), frame.data() + wire::kHeaderBytes, sent.size);
+    sent_ever.push_back(sent);
     out.push_back(std::move(sent));
   }
   void trust(LinkId) override {}
   Result<InboundOffer> open_inbound(const PeerId&) override {
+    if (inbound_error) return fail(Errc::kResourceExhausted, "4096 inbounds are open");
     return InboundOffer{Inbound{++inbounds}, {std::byte{1}, static_cast<std::byte>(inbounds)}};
   }
   void fence_inbound(Inbound inbound) override { fences.push_back(inbound); }
@@ -70,11 +72,13 @@ class RecordingPort final : public Port {
   LinkId next_link = 1;
   std::uint32_t inbounds = 0, outbounds = 0;
   bool connect_error = false;
+  bool inbound_error = false;
   std::size_t room = 1000;
   int hashed = 0;
   std::vector<std::uint64_t> block_hashes;
   std::vector<LinkId> dialled, hung_up;
   std::deque<Sent> out;
+  std::vector<Sent> sent_ever;
   std::vector<Inbound> fences;
   std::vector<Outbound> closed;
   std::deque<WriteOp> writes;   // posted and not completed
