@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 BUILD := build/release
+FABRIC ?= auto
 PYTHON := .venv/bin/python
 
 .PHONY: help setup configure build demo test bench check format tidy analyze sanitize soak soak-long clean
@@ -19,9 +20,9 @@ build: configure ## compile the release build, tests included
 configure: setup
 	@cmake --preset release >build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
 
-demo: configure ## P, D and router with a real model: one chat, then eight prompts at once, all checked
+demo: configure ## P, D and router with a real model, all checked (FABRIC=auto, shm, libfabric)
 	@cmake --build --preset release -j $(JOBS) --target baton
-	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton
+	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton --fabric $(FABRIC)
 
 test: build ## all tests of CI's share
 	@ctest --preset release -j $(JOBS)

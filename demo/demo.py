@@ -139,7 +139,7 @@ def print_timelines(lines):
 def disaggregated(args):
     """Runs the prompts through `baton up`; returns the answers, both sides' records and what leaked."""
     router, prefill, decode = stack.free_ports(3)
-    up = stack.Process("up", ["up", args.model, "--port", router, "--prefill-port", prefill, "--decode-port", decode,
+    up = stack.Process("up", ["up", args.model, "--fabric", args.fabric, "--port", router, "--prefill-port", prefill, "--decode-port", decode,
                               "--verify-blocks", "--poison-blocks", *args.serve_flags])
     up.start()
     try:
@@ -192,13 +192,14 @@ def one_process(args):
         single.stop()
 
 
-def judge(answers, reference, records, leaked):
+def judge(answers, reference, records, leaked, fabric):
     """The report, and the verdicts that decide the exit code."""
     complete = all(p and d for p, d in records)
     lines = [timeline(a["transfer_id"], p, d) for a, (p, d) in zip(answers, records) if p and d]
     total = lambda side, field: sum(r[side][field] for r in records if r[side])  # noqa: E731
     report = {
-        "fabric": "shm",
+        # As both sides' records name it: what carried the bytes, not what was asked for.
+        "fabric": "+".join(sorted({r["fabric"] for pair in records for r in pair if r and r["fabric"]})) or "unknown",
         "requests": len(answers),
         "answers_equal": sum(a["tokens"] == b["tokens"] and a["text"] == b["text"] and len(a["tokens"]) > 0
                              for a, b in zip(answers, reference)),
@@ -214,6 +215,8 @@ def judge(answers, reference, records, leaked):
     verdicts = {
         "every request has a record on both sides": complete,
         "bytes written equal the planned bytes": report["bytes_written"] == report["bytes_planned"] > 0,
+        "both sides name the fabric that was asked for":
+            report["fabric"] == fabric or (fabric == "auto" and report["fabric"] in ("shm", "libfabric")),
         "every block handed over hashed the same on both sides":
             report["blocks_verified"] == report["blocks_handed_over"] > 0,
         "D computed at most one prompt token a request": max(report["decode_prompt_tokens"], default=2) <= 1,
@@ -229,6 +232,7 @@ def main():
     parser.add_argument("--baton", type=pathlib.Path, default=ROOT / "build/release/src/apps/baton")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--short", action="store_true", help="shorter prompts, for a small model and its short context")
+    parser.add_argument("--fabric", default="auto", help="auto, shm or libfabric (make demo FABRIC=...)")
     parser.add_argument("--report", type=pathlib.Path, default=ROOT / "build/demo/report.json")
     parser.add_argument("--serve-flag", dest="serve_flags", action="append", default=[], metavar="FLAG",
                         help="passed to every server, e.g. --serve-flag=--max-model-len=4096")
@@ -243,7 +247,7 @@ def main():
         print(f"\ndemo: FAILED: {error}")
         write(args.report, {"answers_equal": 0, "requests": 0, "error": str(error)})
         return 1
-    report, verdicts = judge(answers, reference, records, leaked)
+    report, verdicts = judge(answers, reference, records, leaked, args.fabric)
     print_timelines(report["timelines"])
     width = min(shutil.get_terminal_size().columns, 100)
     print("\n" + "-" * width)
