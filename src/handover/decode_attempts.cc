@@ -225,6 +225,9 @@ void DecodeSide::Impl::note_drained(std::uint32_t index, const wire::Stopped& me
     set_attempt_timer(index);
   } else if (message.clean) {
     a.drained_immediates = config.delivery_complete ? 0 : message.immediates;
+    // Immediates that are still on their way may be lost for ever: then only the fence tells.
+    if (!drained(a) && a.counted_by == kNever) a.counted_by = now + Duration(config.peer_timeout);
+    set_attempt_timer(index);
   } else if (a.inbound == peers[a.peer].inbound) {
     give_up(a.peer, Cause::kFabric, "a write failed and may still be on its way", now);
   }
@@ -495,6 +498,7 @@ void DecodeSide::Impl::set_attempt_timer(std::uint32_t index) {
   const bool asks = a.phase == Phase::kRegistered || a.phase == Phase::kWithdrawing ||
                     a.phase == Phase::kQuarantined || a.phase == Phase::kWaiting;
   if (asks && ready(a) && !a.drained_immediates) at = std::min(at, a.resend_at);
+  if (asks) at = std::min(at, a.counted_by);
   attempt_timers.set(index, at);
 }
 
@@ -513,6 +517,12 @@ void DecodeSide::Impl::attempt_time(std::uint32_t index, Time now) {
     if (a.phase == Phase::kWaiting) disown(a.transfer, a.peer, now);
     if (a.phase == Phase::kWaiting || a.phase == Phase::kRegistered) {
       return end(index, Outcome::kFailed, Cause::kDeadline, text, a.phase == Phase::kWaiting, now);
+    }
+  }
+  if (now >= a.counted_by) {
+    a.counted_by = kNever;
+    if (a.inbound == peers[a.peer].inbound && !drained(a)) {
+      return give_up(a.peer, Cause::kFabric, "immediates of a writer that drained never came", now);
     }
   }
   if (now >= a.grant_by) {

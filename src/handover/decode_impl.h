@@ -69,6 +69,7 @@ struct DecodeSide::Impl {
     std::string text;
     bool keep = false;                                // of the Cancel that is repeated
     std::optional<std::uint32_t> drained_immediates;  // P drained; so many must have been counted
+    Time counted_by = kNever;  // they are missing: the writer is fenced at this time
     Timeline times;
   };
 

@@ -128,6 +128,9 @@ Result<std::optional<Frame>> FrameReader::next() {
     return fail(Errc::kMismatch,
                 fmt::format("frame version is {}, expected {}", header.version, kFrameVersion));
   }
+  if (header.reserved != 0) {
+    return corrupt(fmt::format("reserved is {}, expected 0", header.reserved));
+  }
   if (header.length % 8 != 0) {
     return corrupt(fmt::format("length is {}, expected a multiple of 8", header.length));
   }

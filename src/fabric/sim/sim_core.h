@@ -113,6 +113,10 @@ class Network::Core {
   Time next_due() const { return actions_.empty() ? kNever : actions_.begin()->first.first; }
   void fence(const PeerId& receiver, const PeerId& writer);
   void fail_writes(const Link& link, std::uint32_t count) { to_fail_[link] += count; }
+  void set_failures(std::uint32_t writes_per_1000, std::uint32_t connects_per_1000) {
+    options_.write_failures_per_1000 = writes_per_1000;
+    options_.connect_failures_per_1000 = connects_per_1000;
+  }
   void hold(const Link& link, bool held);
 
   const Capabilities& capabilities() const { return capabilities_; }

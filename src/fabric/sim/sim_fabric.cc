@@ -79,6 +79,9 @@ void Network::fence(const PeerId& receiver, const PeerId& writer) {
 void Network::fail_writes(const PeerId& writer, const PeerId& receiver, std::uint32_t count) {
   core_->fail_writes({writer, receiver}, count);
 }
+void Network::set_failures(std::uint32_t writes_per_1000, std::uint32_t connects_per_1000) {
+  core_->set_failures(writes_per_1000, connects_per_1000);
+}
 void Network::hold(const PeerId& writer, const PeerId& receiver, bool held) {
   core_->hold({writer, receiver}, held);
 }

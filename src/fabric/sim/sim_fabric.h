@@ -96,6 +96,8 @@ class Network {
   void fence(const PeerId& receiver, const PeerId& writer);
   // The next `count` writes from `writer` to `receiver` complete in error.
   void fail_writes(const PeerId& writer, const PeerId& receiver, std::uint32_t count);
+  // Of writes and connections made from now on; replaces what Options said.
+  void set_failures(std::uint32_t writes_per_1000, std::uint32_t connects_per_1000);
   // While held, nothing crosses from `writer` to `receiver`: no connection, byte, or immediate.
   // Released, it goes on.
   void hold(const PeerId& writer, const PeerId& receiver, bool held);
