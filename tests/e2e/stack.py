@@ -95,8 +95,8 @@ class Answer:
         return json.loads(self.body)
 
 
-def request(port, method, path, body=None, headers=None, timeout=60.0):
-    connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+def request(port, method, path, body=None, headers=None, timeout=60.0, host=HOST):
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         payload = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
         connection.request(method, path, payload, {"Content-Type": "application/json", **(headers or {})})
@@ -106,10 +106,10 @@ def request(port, method, path, body=None, headers=None, timeout=60.0):
         connection.close()
 
 
-def metric_samples(port):
+def metric_samples(port, host=HOST):
     """Lines of /metrics: [(name, {label: value}, value)]."""
     found = []
-    for line in request(port, "GET", "/metrics", timeout=10).body.decode().splitlines():
+    for line in request(port, "GET", "/metrics", timeout=10, host=host).body.decode().splitlines():
         if line and not line.startswith("#"):
             name = re.split("[{ ]", line)[0]
             found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', line)), float(line.rsplit(" ", 1)[1])))
@@ -236,6 +236,8 @@ def events_of(response):
 class Process:
     """One `baton` process, its output kept for the failure message."""
 
+    prefix = []  # what runs the binary: a network namespace's `ip netns exec NAME`
+
     def __init__(self, name, arguments, env=None):
         self.name, self.arguments, self.env = name, [str(a) for a in arguments], env or {}
         self.popen, self.lines, self.reader = None, [], None
@@ -243,7 +245,7 @@ class Process:
     def start(self):
         self.lines = []
         self.popen = subprocess.Popen(
-            [str(baton_binary()), *self.arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [*self.prefix, str(baton_binary()), *self.arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, **self.env}, errors="replace", preexec_fn=die_with_parent)
         LIVE.append(self)
         self.reader = threading.Thread(target=self._read, args=(self.popen,), daemon=True)
@@ -283,6 +285,8 @@ class Process:
 class Instance(Process):
     """`baton serve` in one role."""
 
+    host = HOST
+
     def __init__(self, name, model, port, role, kv_port, extra=(), config=None, env=None):
         self.port, self.role, self.kv_port = port, role, kv_port
         transfer = {"kv_connector": "BatonConnector", "kv_role": role, "engine_id": name, "kv_port": kv_port,
@@ -294,7 +298,7 @@ class Instance(Process):
         if not self.running():
             raise AssertionError(f"{self.name} ended while it started\n{self.output}")
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return request(self.port, "GET", "/health", timeout=5).status == 200
+            return request(self.port, "GET", "/health", timeout=5, host=self.host).status == 200
         return False
 
     def wait_ready(self, limit=60.0):
@@ -302,13 +306,13 @@ class Instance(Process):
         return self
 
     def about(self):
-        return request(self.port, "GET", "/baton/instance", timeout=10).json
+        return request(self.port, "GET", "/baton/instance", timeout=10, host=self.host).json
 
     def blocks(self):
         return self.about()["blocks"]
 
     def samples(self):
-        return metric_samples(self.port)
+        return metric_samples(self.port, self.host)
 
     def metric(self, name, **labels):
         """The sum of a metric's samples that have these labels; a name that is not there fails."""
