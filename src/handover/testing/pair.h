@@ -48,12 +48,13 @@ class RecordingPort final : public Port {
   void trust(LinkId) override {}
   Result<InboundOffer> open_inbound(const PeerId&) override {
     if (inbound_error) return fail(Errc::kResourceExhausted, "4096 inbounds are open");
-    return InboundOffer{Inbound{++inbounds}, {std::byte{1}, static_cast<std::byte>(inbounds)}};
+    return InboundOffer{Inbound{++inbounds}, {name, static_cast<std::byte>(inbounds)}};
   }
   void fence_inbound(Inbound inbound) override { fences.push_back(inbound); }
-  Result<Outbound> connect(const PeerId&, std::span<const std::byte>,
+  Result<Outbound> connect(const PeerId&, std::span<const std::byte> offer,
                            std::span<const Region>) override {
     if (connect_error) return tl::unexpected(Error{Errc::kIo, "no way"});
+    offers.emplace_back(offer.begin(), offer.end());
     return Outbound{++outbounds};
   }
   void close_outbound(Outbound outbound) override { closed.push_back(outbound); }
@@ -71,6 +72,8 @@ class RecordingPort final : public Port {
 
   LinkId next_link = 1;
   std::uint32_t inbounds = 0, outbounds = 0;
+  std::byte name{1};                           // first byte of every offer
+  std::vector<std::vector<std::byte>> offers;  // of each outbound, in order
   bool connect_error = false;
   bool inbound_error = false;
   std::size_t room = 1000;
