@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "http/deadline.h"
+#include "http/kept_connections.h"
 
 namespace baton::http {
 
@@ -77,6 +78,7 @@ struct ClientCore {
   std::mutex mutex;
   bool running = true;                                     // guarded by mutex
   std::unordered_set<std::shared_ptr<RunningCall>> calls;  // on the client's thread only
+  KeptConnections kept;                                    // likewise
   bool stopping = false;
 };
 
@@ -99,6 +101,9 @@ class RunningCall final : public CallHandle, public std::enable_shared_from_this
 
   void connect(const tcp::resolver::results_type& found);
   void on_connected(const error_code& error);
+  void on_open();
+  std::string place() const { return fmt::format("{} {}", url_.host, url_.port); }
+  bool may_be_kept() const;
   std::string request_bytes() const;
   void new_parser();
   void read();
@@ -127,6 +132,7 @@ class RunningCall final : public CallHandle, public std::enable_shared_from_this
   bool connected_ = false;
   bool announced_ = false;
   bool done_ = false;
+  bool is_sent_ = false;  // the whole request has left
   std::atomic<bool> cancelled_{false};
 };
 
@@ -149,6 +155,10 @@ void RunningCall::begin() {
   connect_deadline_ = make(call_.connect_timeout, "connecting");
   idle_deadline_ = make(Duration::max(), "waiting for the server's next byte");
 
+  if (auto kept = core_->kept.take(place())) {
+    socket_ = std::move(*kept);
+    return on_open();
+  }
   error_code not_numeric;
   const auto address = asio::ip::make_address(url_.host, not_numeric);
   if (!not_numeric) {
@@ -177,17 +187,22 @@ void RunningCall::on_connected(const error_code& error) {
     return fail(CallFailure::kRefused, "nobody listens there");
   }
   if (error) return fail(CallFailure::kUnreachable, error.message());
-  connected_ = true;
-  connect_deadline_->clear();
-  idle_deadline_->set_after(call_.idle_timeout);
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
   ::fcntl(socket_.native_handle(), F_SETFD, FD_CLOEXEC);
+  on_open();
+}
+
+void RunningCall::on_open() {
+  connected_ = true;
+  connect_deadline_->clear();
+  idle_deadline_->set_after(call_.idle_timeout);
   new_parser();
   // A server may answer, and close, before it took the whole request: what the reading side finds
   // decides, so an error of writing is not looked at.
-  asio::async_write(socket_, asio::buffer(request_),
-                    [self = shared_from_this()](error_code, std::size_t) {});
+  asio::async_write(
+      socket_, asio::buffer(request_),
+      [self = shared_from_this()](error_code error, std::size_t) { self->is_sent_ = !error; });
   read();
 }
 
@@ -197,9 +212,8 @@ std::string RunningCall::request_bytes() const {
     return text;
   };
   const bool v6 = url_.host.find(':') != std::string::npos;
-  std::string out =
-      fmt::format("{} {} HTTP/1.1\r\nHost: {}{}{}:{}\r\nConnection: close\r\n", clean(call_.method),
-                  url_.target, v6 ? "[" : "", url_.host, v6 ? "]" : "", url_.port);
+  std::string out = fmt::format("{} {} HTTP/1.1\r\nHost: {}{}{}:{}\r\n", clean(call_.method),
+                                url_.target, v6 ? "[" : "", url_.host, v6 ? "]" : "", url_.port);
   for (const auto& [name, value] : call_.headers) {
     out.append(clean(name)).append(": ").append(clean(value)).append("\r\n");
   }
@@ -304,9 +318,16 @@ bool RunningCall::retire() {
 void RunningCall::succeed() {
   const auto self = shared_from_this();
   if (cancelled_) return fail_cancelled();
+  if (may_be_kept()) core_->kept.keep(place(), std::move(socket_));
   if (!retire()) return;
   const CallCallbacks callbacks = std::move(callbacks_);
   if (callbacks.on_end) callbacks.on_end();
+}
+
+// Both sides have said everything and agree to go on.
+bool RunningCall::may_be_kept() const {
+  return !done_ && !core_->stopping && is_sent_ && parser_->is_done() && buffer_.size() == 0 &&
+         parser_->get().keep_alive() && !parser_->need_eof() && socket_.is_open();
 }
 
 void RunningCall::fail(CallFailure failure, std::string message) {
@@ -352,6 +373,7 @@ class ClientImpl final : public Client {
       core->stopping = true;
       const auto calls = core->calls;  // each takes itself out
       for (const auto& call : calls) call->cancel();
+      core->kept.close_all();
     });
     work_.reset();
     thread_.join();

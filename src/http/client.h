@@ -1,6 +1,8 @@
 // An HTTP/1.1 client for http:// addresses: many calls at once on one thread of its own, a
 // connection each, so that cancelling a call is closing its connection, which the server notices at
-// once.
+// once. A connection whose call ended well is kept for the next one for a few seconds: connections
+// grow with the calls that run at once, not with their number. One that the server closed meanwhile
+// is found out before anything is sent on it.
 #pragma once
 
 #include <cstdint>

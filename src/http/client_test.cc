@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
+#include <set>
 
 #include "http/server.h"
 #include "http/test_socket.h"
@@ -75,6 +77,60 @@ class Notes {
   std::atomic<int> ends_ = 0;
   Signal ended_;
 };
+
+TEST(HttpClient, KeepsAConnectionForTheNextCall) {
+  std::mutex mutex;
+  std::set<std::string> peers;
+  const auto server = start([&](const Request& request, const Writer& writer) {
+    {
+      const std::lock_guard lock(mutex);
+      peers.insert(request.peer);
+    }
+    writer->respond(200, "text/plain", "x");
+  });
+  const auto client = Client::start();
+  for (int i = 0; i < 20; ++i) {
+    Notes notes;
+    Call call = call_of(*server);
+    if (i % 2 == 0) call.method = "POST", call.body = std::string(100'000, 'x');
+    client->send(std::move(call), notes.callbacks());
+    ASSERT_TRUE(notes.wait());
+    EXPECT_EQ(notes.status, 200);
+  }
+  EXPECT_EQ(peers.size(), 1U);
+}
+
+TEST(HttpClient, AConnectionThatWasClosedMeanwhileIsNotUsed) {
+  TestListener listener;
+  const auto client = Client::start();
+  for (int i = 0; i < 3; ++i) {
+    Notes notes;
+    client->send(call_of(listener), notes.callbacks());
+    TestSocket socket = listener.accept();
+    socket.read_until("\r\n\r\n");
+    socket.send("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx");
+    ASSERT_TRUE(notes.wait());
+    EXPECT_FALSE(notes.error.has_value());
+    if (i == 1) {
+      socket.send("junk");  // nor one that speaks unasked
+    } else {
+      socket.close();
+    }
+  }
+}
+
+TEST(HttpClient, ACancelledCallsConnectionIsClosed) {
+  TestListener listener;
+  const auto client = Client::start();
+  Notes notes;
+  const auto handle = client->send(call_of(listener), notes.callbacks());
+  TestSocket socket = listener.accept();
+  socket.read_until("\r\n\r\n");
+  handle->cancel();
+  ASSERT_TRUE(notes.wait());
+  socket.read_to_end();
+  EXPECT_TRUE(socket.closed());
+}
 
 TEST(HttpUrl, IsTakenApart) {
   const auto check = [](const char* text, const char* host, int port, const char* target) {
