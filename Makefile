@@ -6,10 +6,10 @@ BUILD := build/release
 FABRIC ?= auto
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check format tidy analyze sanitize soak soak-long clean
+.PHONY: help setup configure build demo test bench check format tidy analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what is needed (idempotent; every other door calls it)
 	@tools/setup
@@ -24,8 +24,8 @@ demo: configure ## P, D and router with a real model, all checked (FABRIC=auto, 
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton --fabric $(FABRIC)
 
-test: build ## all tests of CI's share
-	@ctest --preset release -j $(JOBS)
+test: build ## all tests but the long proofs (fuzzers, sanitizers, soak)
+	@ctest --preset release -j $(JOBS) -LE proof
 
 bench: build ## the hand-over's budgets, measured in one run
 	@$(PYTHON) bench/run.py --build $(BUILD)
@@ -41,9 +41,17 @@ analyze: setup ## clang's static analyzer over the sources (long)
 	  git ls-files 'src/*.cc' | grep -v -e '_test\.cc$$' -e '_bench\.cc$$' -e '_fuzz\.cc$$' -e '/testing/' | \
 	  xargs -P $(JOBS) -n 1 clang-tidy-19 --quiet -p build/tidy --checks='-*,clang-analyzer-core.*,clang-analyzer-cplusplus.*' --warnings-as-errors='*'
 
-sanitize: setup ## unit and conformance tests under ASan, UBSan and TSan (long)
-	@for kind in asan tsan; do cmake --preset $$kind >/dev/null && cmake --build --preset $$kind -j $(JOBS) && \
-	  ctest --preset $$kind -j $(JOBS) || exit 1; done
+sanitize-ci: setup ## CI's share of the sanitizers: everything without a web server or a forward pass
+	@for kind in asan tsan; do tools/sanitized build $$kind && tools/sanitized test $$kind || exit 1; done
+
+sanitize: setup ## all tests but those with the real model under ASan, UBSan and TSan (long)
+	@for kind in asan tsan; do tools/sanitized build $$kind all && tools/sanitized test-all $$kind || exit 1; done
+
+fuzz: setup ## what strangers may send (control messages, HTTP bodies, GGUF, text) for a minute each
+	@tools/sanitized build asan baton_fuzzers && $(PYTHON) tests/fuzz/run.py
+
+fuzz-long: setup ## the same, ten minutes each
+	@tools/sanitized build asan baton_fuzzers && $(PYTHON) tests/fuzz/run.py --seconds 600
 
 soak: build ## real processes under load, killed, stopped and restarted at random: 30 rounds
 	@$(PYTHON) tests/soak/soak.py
@@ -51,8 +59,8 @@ soak: build ## real processes under load, killed, stopped and restarted at rando
 soak-long: build ## the same, 1,000 rounds (about 40 minutes)
 	@$(PYTHON) tests/soak/soak.py --rounds 1000 --seed 2
 
-check: tidy ## what CI runs: format, tidy, then the tests
-	@$(MAKE) --no-print-directory test
+check: tidy build ## what CI runs: format, tidy, all tests, fuzzers, sanitizers, soak
+	@ctest --preset release -j $(JOBS)
 
 clean: ## remove build outputs (the model stays)
 	@rm -rf build/release build/dev build/asan build/tsan build/tidy

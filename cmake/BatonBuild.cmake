@@ -21,6 +21,11 @@ if(BATON_SANITIZER)
   add_link_options(-fsanitize=${BATON_SANITIZER})
 endif()
 
+option(BATON_FUZZERS "Build tests/fuzz and instrument everything for libFuzzer (clang only)" OFF)
+if(BATON_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 add_library(baton_flags INTERFACE)
 target_compile_options(baton_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wold-style-cast -Wswitch-enum -Werror
@@ -52,6 +57,11 @@ function(baton_test name)
     set(TEST_TIMEOUT 120)
   endif()
   add_executable(${name} ${TEST_SOURCES})
+  # What g++ does not count as a conversion, and tests are full of.
+  target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>)
+  # A test's own code runs once; optimising it costs more than it saves.
+  list(FILTER TEST_SOURCES INCLUDE REGEX "_test\\.cc$")
+  set_source_files_properties(${TEST_SOURCES} PROPERTIES COMPILE_OPTIONS -O0)
   target_link_libraries(${name} PRIVATE baton_flags ${deps} ${TEST_LIBS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
