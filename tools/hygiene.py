@@ -30,6 +30,7 @@ MAY_INCLUDE = {
 EXCEPTIONS = {
     ("handover", "fabric/fabric.h"),       # the types of the port (capabilities, writes); no call of it
     ("serving", "handover/legs.h"),
+    ("serving", "wire/frame.h"),           # the range of protocol versions, for the doctor
 }
 TEST_ONLY = {"fabric", "agent", "handover", "layout", "wire", "engine", "model", "base", "http", "serving", "baton"}
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "serving/doctor.h"
 #include "serving/route.h"
 #include "serving/serve.h"
 #include "serving/up.h"
@@ -11,6 +12,7 @@
 
 namespace {
 
+using baton::serving::DoctorOptions;
 using baton::serving::Exit;
 using baton::serving::RouteOptions;
 using baton::serving::ServeOptions;
@@ -29,6 +31,7 @@ constexpr char kAbout[] =
     "  baton serve MODEL --port 8200 --kv-transfer-config \\\n"
     "    '{\"kv_connector\": \"BatonConnector\", \"kv_role\": \"kv_consumer\"}'       decode\n"
     "  baton route --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200\n"
+    "  baton doctor http://127.0.0.1:8100 http://127.0.0.1:8200               do they fit?\n"
     "\n"
     "Without --kv-transfer-config `baton serve` answers requests alone.\n"
     "`baton COMMAND --help` lists a command's flags.";
@@ -146,12 +149,36 @@ CLI::App* add_route(CLI::App& app, RouteOptions& options) {
       ->add_option("--peer-timeout", options.peer_timeout,
                    "seconds without an answer until an instance counts as silent")
       ->capture_default_str();
+  route->add_option("--transfer-timeout", options.transfer_timeout,
+                    "seconds that a decode instance waits for a word of prefill; default: its own "
+                    "flag");
   route
       ->add_option("--drain-timeout", options.drain_timeout,
                    "seconds that running requests may take after SIGTERM")
       ->capture_default_str();
   add_announce(*route, options.announce_fd);
   return route;
+}
+
+CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
+  CLI::App* doctor = app.add_subcommand(
+      "doctor",
+      "checks that a prefill and a decode instance fit together, and says what to change");
+  doctor->add_option("prefill", options.prefill, "URL of the prefill instance")->required();
+  doctor->add_option("decode", options.decode, "URL of the decode instance")->required();
+  doctor->add_option("--router", options.router, "URL of the router, to be checked as well");
+  doctor->add_option("--timeout", options.timeout, "seconds for each step")->capture_default_str();
+  doctor->add_flag("--json", options.json,
+                   "for scripts; exit code 0: nothing failed, 1: a check "
+                   "failed, 2: wrong use");
+  const char* as_there = "of the side channel, as `baton serve` has it";
+  doctor->add_option("--kv-psk-file", options.security.psk_file, as_there);
+  doctor->add_option("--kv-tls-cert", options.security.certificate_file, as_there);
+  doctor->add_option("--kv-tls-key", options.security.private_key_file, as_there);
+  doctor->add_option("--kv-tls-ca", options.security.ca_file, as_there);
+  doctor->add_option("--kv-allowed-peers", options.security.allowed_peers, as_there);
+  doctor->add_flag("--insecure", options.security.insecure, as_there);
+  return doctor;
 }
 
 // Instance flags are parsed for their errors, then handed on as typed.
@@ -237,10 +264,12 @@ int main(int argc, char** argv) {
   ServeOptions serve_options;
   RouteOptions route_options;
   UpOptions up_options;
+  DoctorOptions doctor_options;
   ServeOptions shared;
   const CLI::App* serve = add_serve(app, serve_options);
   const CLI::App* route = add_route(app, route_options);
   const CLI::App* up = add_up(app, up_options, shared);
+  const CLI::App* doctor = add_doctor(app, doctor_options);
   if (is_unknown_command(app, argc, argv)) return static_cast<int>(Exit::kUsage);
   try {
     app.parse(argc, argv);
@@ -250,6 +279,7 @@ int main(int argc, char** argv) {
   baton::serving::hold_stop_signals();
   Exit exit = Exit::kOther;
   if (serve->parsed()) exit = baton::serving::run_serve(serve_options);
+  if (doctor->parsed()) exit = baton::serving::run_doctor(doctor_options);
   if (route->parsed()) exit = baton::serving::run_route(route_options);
   if (up->parsed()) {
     up_options.serve_flags = shared_flags_as_typed(*up);

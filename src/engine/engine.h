@@ -64,6 +64,18 @@ struct Request {
 
 enum class FinishReason : std::uint8_t { kStop, kLength, kHandedOver, kAborted, kError };
 
+// Moments of one request on this instance, CLOCK_MONOTONIC in ns; 0: did not happen here.
+struct RequestTimes {
+  static constexpr std::size_t kPiecesMax = 64;
+
+  std::int64_t submitted = 0;
+  // It left the queue: its blocks were reserved, and at D registered.
+  std::int64_t started = 0;
+  std::int64_t first_step = 0;  // the first step of the model in which it took part began
+  std::int64_t first_token = 0, second_token = 0, last_token = 0;
+  std::vector<std::int64_t> pieces_ready;  // P: the agent was told; the first kPiecesMax, the last
+};
+
 // What one request has to tell. Zero or more with `finish` unset, then exactly one with it set.
 struct Output {
   std::string text;             // newly released text: whole characters, stop strings held back
@@ -79,8 +91,9 @@ struct Output {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;  // prompt positions this instance ran through the model
+  std::uint32_t registrations = 0;           // D: attempts at the hand-over
   std::optional<Event> handover;             // this side's end of the hand-over
-  std::int64_t first_token_time = 0, second_token_time = 0;  // CLOCK_MONOTONIC, ns
+  RequestTimes times;
 };
 using OutputCallback = std::function<void(Output&&)>;
 
@@ -120,6 +133,12 @@ class Engine {
   // Ends the request as kAborted (after which the callback is not called again); unknown ids are
   // fine.
   virtual void abort(const std::string& id) = 0;
+
+  // Before the process stops: no hand-over begins any more, those under way go on (drain), or end
+  // now as failed(kShutdown), each request with its error (abandon). Requests without a hand-over
+  // are not touched. Any thread.
+  virtual void drain() = 0;
+  virtual void abandon() = 0;
 
   virtual const EngineOptions& options() const = 0;  // with every 0 replaced by what was chosen
   virtual const model::ModelConfig& model_config() const = 0;

@@ -72,6 +72,15 @@ void EngineCore::abort(const std::string& id) {
   intake_.abort(id);
 }
 
+// A full queue is no reason to go on: the agent's end says the same to everybody a little later.
+void EngineCore::drain() {
+  if (agent_) (void)agent_->drain();
+}
+
+void EngineCore::abandon() {
+  if (agent_) (void)agent_->abandon();
+}
+
 Engine::Blocks EngineCore::blocks() const {
   const BlockPool::Counts counts = pool_.counts();
   return {counts.free, counts.used, counts.quarantined, counts.total};
@@ -120,10 +129,11 @@ bool EngineCore::step() {
 void EngineCore::compute() {
   const std::size_t vocab = model_->config().vocab_size;
   chunks_.clear();
-  std::size_t rows = 0;
+  std::size_t rows = 0, tokens = 0;
   for (const Work& work : work_) {
     Sequence& sequence = *work.sequence;
     note_start(sequence);
+    if (sequence.times.first_step == 0) sequence.times.first_step = now_ns();
     const bool reaches_end = sequence.computed + work.num_tokens == sequence.size();
     const bool samples = !sequence.is_prefill_only() ||
                          sequence.request.remote_decode->first_token == FirstToken::kPrefill;
@@ -133,10 +143,12 @@ void EngineCore::compute() {
          .block_table = sequence.blocks,
          .want_logits = reaches_end && samples});
     if (chunks_.back().want_logits) ++rows;
+    tokens += work.num_tokens;
   }
   logits_.resize(std::max(logits_.size(), rows * vocab));
   model_->forward(chunks_, cache_.pool(), std::span(logits_).first(rows * vocab));
   metrics_.steps.add();
+  metrics_.iteration_tokens.observe(static_cast<double>(tokens));
   std::size_t row = 0;
   for (std::size_t i = 0; i < work_.size(); ++i) {
     std::span<const float> logits;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/log.h"
 #include "engine/block_pool.h"
 #include "engine/engine.h"
 #include "engine/handover_desk.h"
@@ -29,6 +30,8 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
 
   Status submit(Request request, OutputCallback callback) override;
   void abort(const std::string& id) override;
+  void drain() override;
+  void abandon() override;
   const EngineOptions& options() const override { return options_; }
   const model::ModelConfig& model_config() const override { return model_->config(); }
   const std::string& kernel_family() const override { return model_->kernel_family(); }
@@ -67,6 +70,11 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void finish_error(Sequence& sequence, Error error);
   void note_start(Sequence& sequence);
   void note_token_time(Sequence& sequence);
+  void note_piece(Sequence& sequence);
+  void note_local_prefill(const Sequence& sequence);
+  void count_prompt_sources(const Sequence& sequence);
+  void observe_parts(const Sequence& sequence);
+  void log_failure(log::Level level, const Sequence& sequence, const Error& error) const;
   void count_finish(const Sequence& sequence, FinishReason reason);
 
   // HandoverDesk::Listener

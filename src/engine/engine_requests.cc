@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/failure_log.h"
 #include "base/log.h"
 #include "engine/engine_core.h"
 #include "engine/transfer_error.h"
@@ -27,10 +28,25 @@ double seconds_between(std::int64_t from, std::int64_t to) {
 void EngineCore::accept(std::unique_ptr<Sequence> owned) {
   Sequence& sequence = *owned;
   metrics_.prompt_tokens.add(sequence.prompt_size);
+  note_local_prefill(sequence);
   const bool inserted = sequences_.emplace(sequence.request.id, std::move(owned)).second;
   BATON_CHECK(inserted, "request '{}' is accepted twice", sequence.request.id);
   if (transfer_of(sequence.request)) desk_->attach(sequence);
   scheduler_.enqueue(sequence);
+}
+
+// A decode instance that is asked for a whole answer computes the prompt itself: somebody lost the
+// hand-over's parameters on the way, and all looks well but for the time.
+void EngineCore::note_local_prefill(const Sequence& sequence) {
+  const bool is_decode = options_.agent && options_.agent->role == Role::kConsumer;
+  if (!is_decode || sequence.request.remote_prefill) return;
+  metrics_.local_prefills.add();
+  log::failure(log::Level::kWarning, "local_prefill",
+               {{"request", sequence.request.id},
+                {"decode", agent_->id().engine_id},
+                {"text",
+                 "this is a decode instance, and the request came without kv_transfer_params: its "
+                 "prompt is computed here"}});
 }
 
 void EngineCore::abort_one(const std::string& id) {
@@ -78,7 +94,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
   if (sequence.computed == sequence.prompt_size) {
     if (!logits.empty()) {
       sequence.first_token = sampler_.sample(logits, sequence.sampler, sequence.size());
-      sequence.first_token_time = now_ns();  // it is told only once the blocks are accepted
+      sequence.times.first_token = now_ns();  // it is told only once the blocks are accepted
     }
     scheduler_.remove(sequence);
     sequence.phase = Phase::kHandingOver;
@@ -87,6 +103,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
 }
 
 void EngineCore::send_ready(Sequence& sequence) {
+  const std::uint32_t told_before = sequence.ready_sent;
   const auto answer = desk_->send_ready(sequence, options_.block_size);
   if (!answer) {
     finish_error(sequence, {answer.error().code,
@@ -100,7 +117,9 @@ void EngineCore::send_ready(Sequence& sequence) {
     if (sequence.phase == Phase::kHandingOver) ready_retries_.push_back(&sequence);
     return;
   }
+  if (sequence.ready_sent > told_before) note_piece(sequence);
   if (!sequence.ready_done) return;
+  if (!sequence.first_token) count_prompt_sources(sequence);
   Output output;
   output.prefilled = true;
   if (sequence.first_token) {
@@ -139,23 +158,39 @@ EngineCore::Taken EngineCore::take_token(Sequence& sequence, TokenId token) {
 }
 
 void EngineCore::note_start(Sequence& sequence) {
-  if (sequence.started_time != 0) return;
-  sequence.started_time = now_ns();
-  metrics_.request_queue_time_seconds.observe(
-      seconds_between(sequence.submitted_time, sequence.started_time));
+  RequestTimes& times = sequence.times;
+  if (times.started != 0) return;
+  times.started = now_ns();
+  metrics_.request_queue_time_seconds.observe(seconds_between(times.submitted, times.started));
+}
+
+void EngineCore::note_piece(Sequence& sequence) {
+  std::vector<std::int64_t>& pieces = sequence.times.pieces_ready;
+  if (pieces.size() == RequestTimes::kPiecesMax) pieces.pop_back();
+  pieces.push_back(now_ns());
+}
+
+// Where the KV of a whole prompt came from: said once a request, when its first token is there, so
+// that the sources add up to the prompts.
+void EngineCore::count_prompt_sources(const Sequence& sequence) {
+  const std::uint32_t computed = std::min(sequence.computed_prompt_tokens, sequence.prompt_size);
+  metrics_.prompt_tokens_computed.add(computed);
+  metrics_.prompt_tokens_received.add(sequence.prompt_size - computed);
 }
 
 void EngineCore::note_token_time(Sequence& sequence) {
-  const bool sampled_before = sequence.sampled() == 1 && sequence.first_token_time != 0;
-  const std::int64_t time = sampled_before ? sequence.first_token_time : now_ns();
+  RequestTimes& times = sequence.times;
+  const bool sampled_before = sequence.sampled() == 1 && times.first_token != 0;
+  const std::int64_t time = sampled_before ? times.first_token : now_ns();
   if (sequence.sampled() == 1) {
-    sequence.first_token_time = time;
-    metrics_.time_to_first_token_seconds.observe(seconds_between(sequence.submitted_time, time));
+    times.first_token = time;
+    metrics_.time_to_first_token_seconds.observe(seconds_between(times.submitted, time));
+    count_prompt_sources(sequence);
   } else {
-    if (sequence.sampled() == 2) sequence.second_token_time = time;
-    metrics_.inter_token_latency_seconds.observe(seconds_between(sequence.last_token_time, time));
+    if (sequence.sampled() == 2) times.second_token = time;
+    metrics_.inter_token_latency_seconds.observe(seconds_between(times.last_token, time));
   }
-  sequence.last_token_time = time;
+  times.last_token = time;
 }
 
 void EngineCore::deliver(Sequence& sequence, TokenId token) {
@@ -190,8 +225,8 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   last.completion_tokens = sequence.sampled();
   last.computed_prompt_tokens = sequence.computed_prompt_tokens;
   last.handover = std::move(sequence.handover);
-  last.first_token_time = sequence.first_token_time;
-  last.second_token_time = sequence.second_token_time;
+  last.registrations = sequence.registrations;
+  last.times = std::move(sequence.times);
   const OutputCallback callback = std::move(sequence.callback);
   sequences_.erase(id);
   intake_.forget_request(id);
@@ -199,15 +234,61 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   callback(std::move(last));
 }
 
+// Called before the sequence ends. `then`: what becomes of the request.
+void EngineCore::log_failure(log::Level level, const Sequence& sequence, const Error& error) const {
+  const std::string_view then = level == log::Level::kWarning ? "computed_here" : "failed";
+  const auto transfer = transfer_of(sequence.request);
+  if (!transfer) {
+    log::failure(level, "request_failed",
+                 {{"request", sequence.request.id}, {"then", then}, {"text", error.message}});
+    return;
+  }
+  const bool is_prefill = transfer->first == Side::kPrefill;
+  const auto& event = sequence.handover;
+  std::string peer = event ? event->peer : "";
+  if (peer.empty() && !is_prefill) peer = sequence.request.remote_prefill->peer.engine_id;
+  const std::string& own = agent_->id().engine_id;
+  log::failure(level, event ? to_string(event->cause) : "not_accepted",
+               {{"transfer", transfer->second.to_string()},
+                {"request", sequence.request.id},
+                {"prefill", is_prefill ? own : peer},
+                {"decode", is_prefill ? peer : own},
+                {"side", is_prefill ? "prefill" : "decode"},
+                {"then", then},
+                {"text", event && !event->text.empty() ? event->text : error.message}});
+}
+
 void EngineCore::finish_error(Sequence& sequence, Error error) {
-  log::error("request '{}' failed: {}", sequence.request.id, error.message);
+  log_failure(log::Level::kError, sequence, error);
   Output output;
   output.error = std::move(error);
   finish(sequence, FinishReason::kError, std::move(output));
 }
 
+// vLLM's parts of a request: of those only that were answered.
+void EngineCore::observe_parts(const Sequence& sequence) {
+  const RequestTimes& times = sequence.times;
+  metrics_.request_prompt_tokens.observe(sequence.prompt_size);
+  metrics_.request_generation_tokens.observe(sequence.sampled());
+  if (times.first_step == 0) return;
+  if (times.first_token > times.first_step) {
+    metrics_.request_prefill_time_seconds.observe(
+        seconds_between(times.first_step, times.first_token));
+  }
+  if (sequence.is_prefill_only() || times.first_token == 0) return;
+  metrics_.request_decode_time_seconds.observe(
+      seconds_between(times.first_token, times.last_token));
+  metrics_.request_inference_time_seconds.observe(
+      seconds_between(std::min(times.first_step, times.first_token), times.last_token));
+  if (sequence.sampled() > 1) {
+    metrics_.request_time_per_output_token_seconds.observe(
+        seconds_between(times.first_token, times.last_token) / (sequence.sampled() - 1));
+  }
+}
+
 void EngineCore::count_finish(const Sequence& sequence, FinishReason reason) {
-  metrics_.e2e_request_latency_seconds.observe(seconds_between(sequence.submitted_time, now_ns()));
+  if (reason != FinishReason::kAborted && reason != FinishReason::kError) observe_parts(sequence);
+  metrics_.e2e_request_latency_seconds.observe(seconds_between(sequence.times.submitted, now_ns()));
   switch (reason) {
     case FinishReason::kStop:
       metrics_.finished_stop.add();
@@ -254,7 +335,7 @@ void EngineCore::remote_kv_failed(Sequence& sequence, Event event) {
     finish_error(sequence, std::move(error));
     return;
   }
-  log::warning("request '{}' is computed here: {}", sequence.request.id, error.message);
+  log_failure(log::Level::kWarning, sequence, error);
   metrics_.kv_load_recomputed.add();
   scheduler_.enqueue(sequence);
 }

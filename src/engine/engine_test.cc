@@ -80,8 +80,8 @@ TEST(Engine, CountsAndTimesWhatItDid) {
   EXPECT_EQ(answer.last.prompt_tokens, 9U);
   EXPECT_EQ(answer.last.completion_tokens, 5U);
   EXPECT_EQ(answer.last.computed_prompt_tokens, 9U);
-  EXPECT_GT(answer.last.first_token_time, 0);
-  EXPECT_GE(answer.last.second_token_time, answer.last.first_token_time);
+  EXPECT_GT(answer.last.times.first_token, 0);
+  EXPECT_GE(answer.last.times.second_token, answer.last.times.first_token);
   ASSERT_EQ(answer.tokens.size(), 5U);
   EXPECT_TRUE(answer.outputs[0].is_first_token);
   EXPECT_EQ(answer.outputs[0].tokens.size(), 1U);

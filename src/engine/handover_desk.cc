@@ -43,6 +43,7 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
     return tl::unexpected(status.error());
   }
   sequence.attempt = ++attempts_;
+  ++sequence.registrations;
   ++decode_registered_;
   return Answer::kAccepted;
 }

@@ -33,7 +33,7 @@ Status Intake::submit(Request request, OutputCallback callback) {
   sequence->sampler = {.temperature = sampling.temperature,
                        .top_p = sampling.top_p,
                        .seed = sampling.seed ? *sampling.seed : random_u64()};
-  sequence->submitted_time = now().time_since_epoch().count();
+  sequence->times.submitted = now().time_since_epoch().count();
   const std::lock_guard lock(mutex_);
   if (Status status = check_in(sequence->request); !status) return status;
   sequence->arrival = ++arrivals_;

@@ -59,13 +59,12 @@ struct Sequence {
 
   // D: the attempt under which the blocks are registered; 0: none.
   std::uint32_t attempt = 0;
+  std::uint32_t registrations = 0;
   bool withdrawing = false;  // asked back from the agent, and not ended yet
   bool remote_done = false;
   std::optional<Event> handover;
 
-  // CLOCK_MONOTONIC, ns.
-  std::int64_t submitted_time = 0, started_time = 0, last_token_time = 0;
-  std::int64_t first_token_time = 0, second_token_time = 0;
+  RequestTimes times;
 };
 
 }  // namespace baton::engine

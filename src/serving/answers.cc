@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "http/sse.h"
 #include "serving/http_names.h"
 
 namespace baton::serving {
 namespace {
+
+constexpr char kNotAccepted[] = "not_accepted";  // refused before the hand-over began
 
 std::string_view finish_name(engine::FinishReason reason) {
   switch (reason) {
@@ -32,48 +35,68 @@ bool is_failure(const engine::Output& output) {
 // Names the cause, the transfer and both engines where a hand-over was to blame.
 ApiError error_of(const engine::Output& output, const AnswerContext& context) {
   ApiError error;
+  name_transfer(context, error);
   if (output.finish == engine::FinishReason::kAborted) {
     error.status = 503;
+    error.cause = "instance_stopping";
     error.message = "the request was aborted: this instance is stopping";
     return error;
   }
   error.status = http_status(output.error.code);
   error.message = output.error.message;
+  if (context.transfer) error.cause = kNotAccepted;
   if (!output.handover || output.handover->outcome == Outcome::kDone) return error;
   const Event& event = *output.handover;
-  const std::string& peer = event.peer.empty() ? context.peer : event.peer;
-  const bool is_prefill = event.side == Side::kPrefill;
   error.status = http_status(event.cause);
   error.cause = to_string(event.cause);
-  error.transfer_id = event.transfer.to_string();
-  error.prefill = is_prefill ? context.engine_id : peer;
-  error.decode = is_prefill ? peer : context.engine_id;
+  if (!event.peer.empty()) {
+    (event.side == Side::kPrefill ? error.decode : error.prefill) = event.peer;
+  }
   return error;
+}
+
+// The hand-over as this side saw it. One that ended before the agent knew of it, or whose request
+// was aborted, has an end, too: it is told here.
+std::optional<Event> handover_of(const engine::Output& output, const AnswerContext& context) {
+  if (output.handover || !context.transfer) return output.handover;
+  Event event;
+  event.side = context.offer ? Side::kPrefill : Side::kDecode;
+  event.transfer = *context.transfer;
+  event.peer = context.peer;
+  const bool aborted = output.finish == engine::FinishReason::kAborted;
+  event.outcome = aborted ? Outcome::kCancelled : Outcome::kFailed;
+  event.cause = aborted ? Cause::kCancelledHere : Cause::kRefused;
+  event.text = aborted ? "the request was aborted here" : output.error.message;
+  return event;
 }
 
 std::string record_of(const engine::Output& output, const AnswerContext& context) {
   SideRecord record;
   record.engine_id = context.engine_id;
+  record.request_id = context.request_id;
+  record.trace = context.trace;
   record.block_size = context.block_size;
   record.prompt_tokens = output.prompt_tokens;
   record.completion_tokens = output.completion_tokens;
   record.computed_prompt_tokens = output.computed_prompt_tokens;
-  record.first_token_time = output.first_token_time;
-  record.second_token_time = output.second_token_time;
-  record.handover = output.handover;
+  record.registrations = output.registrations;
+  record.times = output.times;
+  record.ended = now().time_since_epoch().count();
+  record.handover = handover_of(output, context);
   return side_record(record);
 }
 
 // Before the answer's last byte, so that whoever has it finds the record.
 void note(const engine::Output& output, const AnswerContext& context) {
-  if (!output.finish || !output.handover || context.log == nullptr) return;
-  context.log->add(output.handover->transfer, record_of(output, context));
+  if (!output.finish || !context.transfer || context.log == nullptr) return;
+  context.log->add(*context.transfer, record_of(output, context));
 }
 
-// The hand-over's name, for whoever asks after it.
+// The names of the hand-over and of this span, for whoever asks after them.
 http::Headers transfer_header(const AnswerContext& context) {
-  if (!context.transfer) return {};
-  return {{std::string(kTransferHeader), context.transfer->to_string()}};
+  http::Headers headers = {{std::string(kTraceHeader), context.trace.header()}};
+  if (context.transfer) headers.add(std::string(kTransferHeader), context.transfer->to_string());
+  return headers;
 }
 
 http::Headers stream_headers(const AnswerContext& context) {
@@ -233,6 +256,7 @@ class PrefillAnswer : public Answer {
   ApiError unfinished(const engine::Output& output) const {
     if (is_failure(output)) return error_of(output, context_);
     ApiError error;
+    name_transfer(context_, error);
     error.message = fmt::format("transfer {} ended before its prompt was computed",
                                 context_.offer->transfer.to_string());
     return error;
@@ -252,8 +276,14 @@ std::unique_ptr<Answer> make_answer(AnswerContext context,
   return std::make_unique<WholeAnswer>(std::move(context), std::move(writer));
 }
 
-void respond_error(http::ResponseWriter& writer, const ApiError& error) {
-  http::Headers extra;
+void name_transfer(const AnswerContext& context, ApiError& error) {
+  if (!context.transfer) return;
+  error.transfer_id = context.transfer->to_string();
+  error.prefill = context.offer ? context.engine_id : context.peer;
+  error.decode = context.offer ? context.peer : context.engine_id;
+}
+
+void respond_error(http::ResponseWriter& writer, const ApiError& error, http::Headers extra) {
   if (error.status == 429 || error.status == 503) extra.add("Retry-After", "1");
   if (!error.transfer_id.empty()) extra.add(std::string(kTransferHeader), error.transfer_id);
   writer.respond(error.status, kJson, error_body(error), std::move(extra));

@@ -12,6 +12,7 @@
 #include "http/server.h"
 #include "serving/completion_answer.h"
 #include "serving/completion_request.h"
+#include "serving/trace_context.h"
 #include "serving/transfer_log.h"
 
 namespace baton::serving {
@@ -33,6 +34,8 @@ struct AnswerContext {
   std::optional<RemoteOffer> offer;    // set: this is P's leg
   std::optional<TransferId> transfer;  // of P's or D's leg
   TransferLog* log = nullptr;          // where their records go; outlives the answer
+  std::string request_id;              // the engine's name of it
+  TraceContext trace;
   std::string engine_id;
   std::string peer;                 // D: the engine id of P
   std::uint32_t prompt_tokens = 0;  // of the request
@@ -49,8 +52,11 @@ class Answer {
 std::unique_ptr<Answer> make_answer(AnswerContext context,
                                     std::shared_ptr<http::ResponseWriter> writer);
 
+// Which transfer the trouble is of, and which engines: for whoever reads the error.
+void name_transfer(const AnswerContext& context, ApiError& error);
+
 // Answers a request that was not accepted.
-void respond_error(http::ResponseWriter& writer, const ApiError& error);
+void respond_error(http::ResponseWriter& writer, const ApiError& error, http::Headers extra = {});
 
 inline constexpr char kJson[] = "application/json";
 

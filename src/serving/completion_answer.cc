@@ -19,10 +19,13 @@ Json head_of(const AnswerHead& head, bool chunk) {
           {"model", head.model}};
 }
 
+// Cached are tokens whose KV this request reused. Nothing is reused yet; what P sent was computed
+// for this very request.
 Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", 0}}}};
 }
 
 void add_finish(const Choice& choice, Json& out) {
@@ -113,18 +116,24 @@ std::string whole_body(const AnswerHead& head, const Choice& choice, const Usage
 
 std::string side_record(const SideRecord& record) {
   Json body = {{"engine_id", record.engine_id},
+               {"request_id", record.request_id},
+               {"trace_id", record.trace.trace_id},
+               {"span_id", record.trace.span_id},
+               {"parent_span_id", record.trace.parent},
+               {"registrations", record.registrations},
                {"prompt_tokens", record.prompt_tokens},
                {"completion_tokens", record.completion_tokens},
                {"computed_prompt_tokens", record.computed_prompt_tokens}};
   if (record.handover) add_handover(*record.handover, record.block_size, body);
   const Timeline times = record.handover ? record.handover->times : Timeline{};
-  body["times"] = {{"registered", times.registered},
-                   {"ready", times.ready},
-                   {"first_write", times.first_write},
-                   {"last_byte", times.last_byte},
-                   {"told", times.told},
-                   {"first_token", record.first_token_time},
-                   {"second_token", record.second_token_time}};
+  body["times"] = {
+      {"submitted", record.times.submitted},     {"started", record.times.started},
+      {"first_step", record.times.first_step},   {"pieces_ready", record.times.pieces_ready},
+      {"registered", times.registered},          {"ready", times.ready},
+      {"first_write", times.first_write},        {"last_byte", times.last_byte},
+      {"final_came", times.final_came},          {"told", times.told},
+      {"first_token", record.times.first_token}, {"second_token", record.times.second_token},
+      {"last_token", record.times.last_token},   {"ended", record.ended}};
   return to_text(body);
 }
 

@@ -12,6 +12,7 @@
 #include "baton/event.h"
 #include "baton/ids.h"
 #include "serving/completion_request.h"
+#include "serving/trace_context.h"
 
 namespace baton::serving {
 
@@ -54,13 +55,16 @@ inline constexpr std::string_view kFirstTokenMark = R"({"first_token":true})";
 // asked to (kv_transfer_params.debug).
 struct SideRecord {
   std::string engine_id;
+  std::string request_id;
+  TraceContext trace;
   std::uint32_t block_size = 1;
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;
-  std::int64_t first_token_time = 0;  // CLOCK_MONOTONIC, ns; 0: none
-  std::int64_t second_token_time = 0;
-  std::optional<Event> handover;
+  std::uint32_t registrations = 0;
+  engine::RequestTimes times;
+  std::int64_t ended = 0;         // CLOCK_MONOTONIC, ns
+  std::optional<Event> handover;  // also of a hand-over that never began: see answers.cc
 };
 std::string side_record(const SideRecord& record);
 

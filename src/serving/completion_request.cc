@@ -389,6 +389,10 @@ Checked read_transfer(const Json& object, KvTransferParams& out) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   if (Checked r = read_kv_number(object, "binding", 0, kMost, binding); !r) return r;
   out.binding = static_cast<std::uint32_t>(binding.value_or(0));
+  std::optional<std::uint64_t> timeout;
+  constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;
+  if (Checked r = read_kv_number(object, "transfer_timeout_ms", 1, kDayMs, timeout); !r) return r;
+  if (timeout) out.transfer_timeout = std::chrono::milliseconds(*timeout);
   if (const Json* who = find(object, "first_token"); who != nullptr) {
     const std::string text = text_or(object, "first_token", "");
     if (text != "prefill" && text != "decode") {

@@ -3,6 +3,7 @@
 // ignored, because an ignored wish is a wrong answer; unknown fields are ignored, as vLLM does.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ struct KvTransferParams {
   PeerAddress peer;  // D: where P's control channel is
   std::uint32_t tp_size = 1;
   engine::FirstToken first_token = engine::FirstToken::kPrefill;
+  // D: how long it waits for P's next word; unset: its --transfer-timeout.
+  std::optional<std::chrono::milliseconds> transfer_timeout;
   bool debug = false;  // the answer carries the hand-over's record
 };
 

@@ -65,6 +65,38 @@ Status read_models(const Json& body, InstanceInfo& info) {
   return {};
 }
 
+std::int64_t int_or_none(const Json& object, std::string_view key) {
+  const Json* value = find(object, key);
+  const bool fits = value != nullptr && value->is_number_integer() &&
+                    (!value->is_number_unsigned() ||
+                     value->get<std::uint64_t>() <=
+                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  return fits ? value->get<std::int64_t>() : -1;
+}
+
+void read_doctors(const Json& body, InstanceInfo& info) {
+  if (const Json* kv = find(body, "kv"); kv != nullptr) {
+    info.kv.dtype = text_or(*kv, "dtype", "");
+    info.kv.num_layers = uint_or(*kv, "num_layers", 0);
+    info.kv.num_kv_heads = uint_or(*kv, "num_kv_heads", 0);
+    info.kv.head_dim = uint_or(*kv, "head_dim", 0);
+  }
+  if (const Json* protocol = find(body, "protocol"); protocol != nullptr) {
+    info.protocol.oldest = uint_or(*protocol, "oldest", 0);
+    info.protocol.newest = uint_or(*protocol, "newest", 0);
+  }
+  if (const Json* limits = find(body, "limits"); limits != nullptr) {
+    info.limits.open_files = int_or_none(*limits, "open_files");
+    info.limits.open_files_max = int_or_none(*limits, "open_files_max");
+    info.limits.locked_bytes_max = int_or_none(*limits, "locked_bytes_max");
+    info.limits.ptrace_scope = int_or_none(*limits, "ptrace_scope");
+  }
+  info.fabric = text_or(body, "fabric", "");
+  info.fabric_provider = text_or(body, "fabric_provider", "");
+  info.security = text_or(body, "security", "");
+  info.boot_id = text_or(body, "boot_id", "");
+}
+
 }  // namespace
 
 std::string to_json(const InstanceInfo& info) {
@@ -90,7 +122,22 @@ std::string to_json(const InstanceInfo& info) {
              {"used", info.blocks_used},
              {"quarantined", info.blocks_quarantined},
              {"total", info.blocks_total}}},
-           {"requests", {{"running", info.requests_running}, {"waiting", info.requests_waiting}}}});
+           {"requests", {{"running", info.requests_running}, {"waiting", info.requests_waiting}}},
+           {"kv",
+            {{"dtype", info.kv.dtype},
+             {"num_layers", info.kv.num_layers},
+             {"num_kv_heads", info.kv.num_kv_heads},
+             {"head_dim", info.kv.head_dim}}},
+           {"protocol", {{"oldest", info.protocol.oldest}, {"newest", info.protocol.newest}}},
+           {"limits",
+            {{"open_files", info.limits.open_files},
+             {"open_files_max", info.limits.open_files_max},
+             {"locked_bytes_max", info.limits.locked_bytes_max},
+             {"ptrace_scope", info.limits.ptrace_scope}}},
+           {"fabric", info.fabric},
+           {"fabric_provider", info.fabric_provider},
+           {"security", info.security},
+           {"boot_id", info.boot_id}});
 }
 
 Result<InstanceInfo> parse_instance_info(std::string_view body) {
@@ -120,6 +167,7 @@ Result<InstanceInfo> parse_instance_info(std::string_view body) {
     info.requests_running = uint_or(*requests, "running", 0);
     info.requests_waiting = uint_or(*requests, "waiting", 0);
   }
+  read_doctors(*parsed, info);
   return info;
 }
 

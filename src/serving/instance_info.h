@@ -31,6 +31,27 @@ struct InstanceInfo {
   std::uint32_t blocks_free = 0, blocks_used = 0, blocks_quarantined = 0, blocks_total = 0;
   std::uint64_t requests_running = 0, requests_waiting = 0;
 
+  // For `baton doctor`; absent in what older instances say.
+  struct Kv {
+    std::string dtype;
+    std::uint64_t num_layers = 0, num_kv_heads = 0, head_dim = 0;
+  };
+  struct Protocol {
+    std::uint64_t oldest = 0, newest = 0;
+  };
+  struct Limits {  // of the serving process itself; -1: unlimited, or not told by the system
+    std::int64_t open_files = -1, open_files_max = -1;
+    std::int64_t locked_bytes_max = -1;
+    std::int64_t ptrace_scope = -1;
+  };
+  Kv kv;
+  Protocol protocol;
+  Limits limits;
+  std::string fabric;           // "shm", "libfabric", "auto"
+  std::string fabric_provider;  // libfabric's
+  std::string security;         // of the control channel: "tls", "psk", "none"
+  std::string boot_id;          // alike: one host, one monotonic clock
+
   bool can_prefill() const { return role == "kv_producer" || role == "kv_both"; }
   bool can_decode() const { return role == "kv_consumer" || role == "kv_both"; }
 };

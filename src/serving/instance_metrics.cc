@@ -13,6 +13,33 @@ double of(const Gauge& gauge) {
 }
 
 // Names and meanings are vLLM's.
+void add_engine_parts(const engine::EngineMetrics& m, MetricPage& page) {
+  page.histogram("vllm:request_queue_time_seconds", "Time spent in the waiting phase.",
+                 m.request_queue_time_seconds);
+  page.histogram("vllm:request_prefill_time_seconds",
+                 "From a request's first step to its first token.", m.request_prefill_time_seconds);
+  page.histogram("vllm:request_decode_time_seconds", "From a request's first token to its last.",
+                 m.request_decode_time_seconds);
+  page.histogram("vllm:request_inference_time_seconds",
+                 "From a request's first step, or a first token that was handed over, to its last "
+                 "token.",
+                 m.request_inference_time_seconds);
+  page.histogram("vllm:request_time_per_output_token_seconds",
+                 "Time per output token behind the first, of each request.",
+                 m.request_time_per_output_token_seconds);
+  page.histogram("vllm:request_prompt_tokens", "Prompt tokens of each request.",
+                 m.request_prompt_tokens);
+  page.histogram("vllm:request_generation_tokens", "Generated tokens of each request.",
+                 m.request_generation_tokens);
+  page.histogram("vllm:iteration_tokens_total", "Tokens of each step of the engine.",
+                 m.iteration_tokens);
+  const std::string sources = "vllm:prompt_tokens_by_source_total";
+  const std::string help = "Prompt tokens by where their KV came from; adds up to the prompts.";
+  page.counter(sources, help, of(m.prompt_tokens_computed), {{"source", "local_compute"}});
+  page.counter(sources, help, 0, {{"source", "local_cache_hit"}});
+  page.counter(sources, help, of(m.prompt_tokens_received), {{"source", "external_kv_transfer"}});
+}
+
 void add_engine(const MetricsSource& source, MetricPage& page) {
   const engine::EngineMetrics& m = *source.engine;
   page.gauge("vllm:num_requests_running", "Number of requests in model execution batches.",
@@ -46,8 +73,7 @@ void add_engine(const MetricsSource& source, MetricPage& page) {
                  m.inter_token_latency_seconds);
   page.histogram("vllm:e2e_request_latency_seconds", "End to end request latency in seconds.",
                  m.e2e_request_latency_seconds);
-  page.histogram("vllm:request_queue_time_seconds", "Time spent in the waiting phase.",
-                 m.request_queue_time_seconds);
+  add_engine_parts(m, page);
 }
 
 void add_engine_own(const MetricsSource& source, MetricPage& page) {
@@ -69,6 +95,10 @@ void add_engine_own(const MetricsSource& source, MetricPage& page) {
   page.counter("baton_kv_load_recomputed_total",
                "Requests whose prompt was computed here because the hand-over failed.",
                of(m.kv_load_recomputed));
+  page.counter("baton_local_prefills_total",
+               "Requests that came to a decode instance without a hand-over, so that it computed "
+               "their prompt.",
+               of(m.local_prefills));
   page.counter("baton_registrations_withdrawn_total",
                "Registrations that gave way to others because the pool stood still.",
                of(m.registrations_withdrawn));
@@ -169,6 +199,7 @@ std::string metrics_text(const MetricsSource& source) {
   MetricPage page({{"model_name", source.model_name}, {"engine", source.engine_id}});
   add_engine(source, page);
   add_engine_own(source, page);
+  add_failures(page);
   if (source.agent != nullptr) {
     add_handover_ends(*source.agent, page);
     add_handover_work(*source.agent, page);

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,9 @@
 #include "serving/http_names.h"
 #include "serving/instance_info.h"
 #include "serving/instance_metrics.h"
+#include "serving/process_limits.h"
 #include "serving/version.h"
+#include "wire/frame.h"
 
 namespace baton::serving {
 namespace {
@@ -34,6 +38,11 @@ std::string_view role_name(Role role) {
       return "kv_both";
   }
   return "kv_both";
+}
+
+std::string_view security_name(const Security& security) {
+  if (!security.certificate_file.empty()) return "tls";
+  return security.psk_file.empty() ? "none" : "psk";
 }
 
 std::size_t longest_piece(const model::Tokenizer& tokenizer) {
@@ -74,13 +83,58 @@ class InstanceServerImpl : public InstanceServer {
 
   std::uint16_t port() const override { return server_->port(); }
 
-  void stop(Duration grace) override {
+  void begin_stop() override {
     stopping_ = true;
     end_watches();
-    server_->stop(grace);
+    if (is_loaded() && !drains_.exchange(true)) engine().drain();
+  }
+
+  std::size_t running() const override {
+    const std::lock_guard lock(running_->mutex);
+    return running_->ids.size();
+  }
+
+  void stop(Duration grace) override {
+    begin_stop();
+    wait_for_rest(grace);
+    if (running() > 0) engine().abandon();
+    wait_for_rest(kLastWords);
+    for (const std::string& id : running_->list()) engine().abort(id);
+    wait_for_rest(kLastWords);
+    server_->stop(kLastWords);
   }
 
  private:
+  // For aborted requests to be told, and for answers to leave.
+  static constexpr Duration kLastWords = std::chrono::milliseconds(500);
+
+  // The ids of requests that the engine has not ended. Shared with its callbacks, which may outlive
+  // the server.
+  struct Running {
+    mutable std::mutex mutex;
+    std::condition_variable changed;
+    std::set<std::string> ids;
+
+    void add(const std::string& id) {
+      const std::lock_guard lock(mutex);
+      ids.insert(id);
+    }
+    void remove(const std::string& id) {
+      const std::lock_guard lock(mutex);
+      ids.erase(id);
+      changed.notify_all();
+    }
+    std::vector<std::string> list() const {
+      const std::lock_guard lock(mutex);
+      return {ids.begin(), ids.end()};
+    }
+  };
+
+  void wait_for_rest(Duration longest) {
+    std::unique_lock lock(running_->mutex);
+    running_->changed.wait_for(lock, longest, [this] { return running_->ids.empty(); });
+  }
+
   bool is_loaded() const { return ready_.load(std::memory_order_acquire); }
   bool can_serve() const { return is_loaded() && !stopping_; }
   engine::Engine& engine() const { return *served_.engine; }
@@ -111,7 +165,9 @@ class InstanceServerImpl : public InstanceServer {
   ApiError unavailable() const {
     ApiError error;
     error.status = 503;
+    error.cause = stopping_ ? "instance_stopping" : "instance_loading";
     error.message = stopping_ ? "this instance is stopping" : "the model is still being loaded";
+    if (const std::string id = engine_id(); !id.empty()) error.message += fmt::format(": {}", id);
     return error;
   }
 
@@ -160,6 +216,7 @@ class InstanceServerImpl : public InstanceServer {
   }
 
   std::string engine_id() const {
+    if (!is_loaded()) return "";
     return engine().agent() == nullptr ? "" : engine().agent()->id().engine_id;
   }
 
@@ -177,7 +234,20 @@ class InstanceServerImpl : public InstanceServer {
       info.mode = options.agent->mode == Mode::kPush ? "push" : "pull";
       info.handover_host = agent->control_address().host;
       info.handover_port = agent->control_address().port;
+      info.fabric = options.agent->fabric;
+      info.fabric_provider = options.agent->fabric_provider;
+      info.security = security_name(options.agent->security);
+      info.protocol.oldest = wire::kVersionMin;
+      info.protocol.newest =
+          options.agent->protocol_max == 0 ? wire::kVersion : options.agent->protocol_max;
     }
+    const model::ModelConfig& config = engine().model_config();
+    info.kv.dtype = options.kv_dtype == model::KvDtype::kBfloat16 ? "bfloat16" : "float32";
+    info.kv.num_layers = config.num_layers;
+    info.kv.num_kv_heads = config.num_kv_heads;
+    info.kv.head_dim = config.head_dim;
+    info.limits = process_limits();
+    info.boot_id = boot_id();
     info.weights = engine().model_config().fingerprint;
     info.kernel_family = engine().kernel_family();
     const bool recompute = options.load_failure_policy == engine::LoadFailurePolicy::kRecompute;
@@ -301,6 +371,7 @@ class InstanceServerImpl : public InstanceServer {
       context.peer = kv.peer.engine_id;
       run.remote_prefill =
           engine::RemotePrefill{*kv.transfer_id, kv.binding, kv.peer, kv.first_token};
+      run.transfer_timeout = kv.transfer_timeout;
       context.remote_prefill = true;
     }
     return {};
@@ -315,6 +386,7 @@ class InstanceServerImpl : public InstanceServer {
     context.stream = request.stream;
     context.include_usage = request.include_usage;
     context.show_token_ids = request.return_token_ids;
+    context.trace = take_trace(http.headers);
     context.engine_id = engine_id();
     context.block_size = engine().options().block_size;
     return context;
@@ -332,15 +404,29 @@ class InstanceServerImpl : public InstanceServer {
     if (!limit) return tl::unexpected<ApiError>(limit.error());
     context.prompt_tokens = static_cast<std::uint32_t>(prompt->size());
     run.id = fmt::format("{}-{}", context.head.id, next_request_++);
+    context.request_id = run.id;
     run.prompt = std::move(*prompt);
     run.sampling = std::move(request.sampling);
     run.sampling.max_tokens = *limit;
     const std::string id = run.id;
+    ApiError refusal;
+    name_transfer(context, refusal);
     // std::function wants to be copied.
     const std::shared_ptr<Answer> answer = make_answer(std::move(context), writer);
-    const Status accepted = engine().submit(
-        std::move(run), [answer](engine::Output&& o) { answer->on_output(std::move(o)); });
-    if (!accepted) return refuse(http_status(accepted.error().code), accepted.error().message);
+    running_->add(id);
+    const Status accepted =
+        engine().submit(std::move(run), [answer, id, running = running_](engine::Output&& output) {
+          const bool last = output.finish.has_value();
+          answer->on_output(std::move(output));
+          if (last) running->remove(id);
+        });
+    if (!accepted) {
+      running_->remove(id);
+      refusal.status = http_status(accepted.error().code);
+      refusal.cause = to_string(accepted.error().code);
+      refusal.message = accepted.error().message;
+      return tl::unexpected<ApiError>(std::move(refusal));
+    }
     // Only now: a client that is gone already must find its request there to be aborted.
     writer->on_closed([this, id] { engine().abort(id); });
     return {};
@@ -353,7 +439,9 @@ class InstanceServerImpl : public InstanceServer {
   std::size_t longest_piece_ = 1;
   std::atomic<bool> ready_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> drains_{false};
   std::uint64_t next_request_ = 0;  // server's thread
+  const std::shared_ptr<Running> running_ = std::make_shared<Running>();
   std::mutex watches_mutex_;
   std::vector<Writer> watches_;
   std::unique_ptr<http::Server> server_;

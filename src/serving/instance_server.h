@@ -37,7 +37,14 @@ class InstanceServer {
 
   virtual void attach(const Served& served) = 0;  // once
   virtual std::uint16_t port() const = 0;
-  // Accepts no more, lets running requests end for as long as `grace`, aborts the rest.
+  // From now on new requests are answered 503, health says so, and watches end, so that routers go
+  // elsewhere; running requests go on.
+  virtual void begin_stop() = 0;
+  // Requests that the engine has not ended: also those whose answer is complete, and whose blocks
+  // wait for a decode instance.
+  virtual std::size_t running() const = 0;
+  // begin_stop(), lets running requests end for as long as `grace`, aborts the rest with an error
+  // that says why, and closes.
   virtual void stop(Duration grace) = 0;
 };
 

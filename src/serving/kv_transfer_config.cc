@@ -34,7 +34,7 @@ void check_keys(const Json& object, std::string_view where, const std::array<con
   for (const auto& [key, value] : object.items()) {
     const auto same = [&key](std::string_view name) { return name == key; };
     if (std::any_of(known.begin(), known.end(), same)) continue;
-    problems.push_back(fmt::format("{}: unknown key {}; known are {}", where, shown(Json(key)),
+    problems.push_back(fmt::format("{}unknown key {}; known are {}", where, shown(Json(key)),
                                    fmt::join(known, ", ")));
   }
 }
@@ -160,7 +160,7 @@ void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
         fmt::format("kv_connector_extra_config must be an object, and is {}", shown(*extra)));
     return;
   }
-  check_keys(*extra, "kv_connector_extra_config", kExtraKeys, problems);
+  check_keys(*extra, "kv_connector_extra_config: ", kExtraKeys, problems);
   read_backends(*extra, problems);
   read_security(*extra, out.security, problems);
   constexpr std::uint64_t kWeek = 7 * 24 * 3600;
@@ -170,7 +170,7 @@ void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
 }
 
 void read_all(const Json& object, KvTransferConfig& out, Problems& problems) {
-  check_keys(object, "kv-transfer-config", kKeys, problems);
+  check_keys(object, "", kKeys, problems);
   read_connector(object, out, problems);
   read_role(object, out, problems);
   read_policy(object, out, problems);

@@ -24,6 +24,7 @@ Json decode_params(const LegPlan& plan) {
   params["remote_port"] = plan.prefill.port;
   params["remote_incarnation"] = fmt::format("{:016x}", plan.prefill.incarnation);
   params["tp_size"] = plan.tp_size;
+  if (plan.transfer_timeout) params["transfer_timeout_ms"] = plan.transfer_timeout->count();
   return params;
 }
 

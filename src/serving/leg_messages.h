@@ -1,6 +1,7 @@
 // What the router says to the two legs of a request, and what it reads in their answers. Pure text.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ struct LegPlan {
   PeerAddress prefill;        // where D finds P
   std::uint32_t tp_size = 1;  // of P
   std::uint64_t seed = 0;     // for both legs where the client left it out and samples
+  std::optional<std::chrono::milliseconds> transfer_timeout;  // of D; unset: its own
   bool debug = false;
 };
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <sstream>
 
+#include "base/failure_log.h"
+
 namespace baton::serving {
 
 prometheus::ClientMetric& MetricPage::add(const std::string& name, const std::string& help,
@@ -41,6 +43,19 @@ void MetricPage::histogram(const std::string& name, const std::string& help,
   }
   metric.histogram.sample_count = total;
   metric.histogram.sample_sum = value.sum();
+}
+
+void add_failures(MetricPage& page) {
+  const std::vector<log::FailureCount> counts = log::failure_counts();
+  for (const log::FailureCount& count : counts) {
+    page.counter("baton_failures_total", "Failures by cause, each of which is a line of the log.",
+                 static_cast<double>(count.total), {{"cause", count.cause}});
+  }
+  for (const log::FailureCount& count : counts) {
+    page.counter("baton_failure_lines_suppressed_total",
+                 "Failures whose line was left out because too many of the cause came at once.",
+                 static_cast<double>(count.suppressed), {{"cause", count.cause}});
+  }
 }
 
 std::string MetricPage::text() const {

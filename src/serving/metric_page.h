@@ -32,4 +32,7 @@ class MetricPage {
   std::vector<prometheus::MetricFamily> families_;
 };
 
+// What log::failure() counted in this process.
+void add_failures(MetricPage& page);
+
 }  // namespace baton::serving

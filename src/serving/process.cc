@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -35,6 +36,24 @@ int wait_for_stop() {
   while (sigwait(&set, &number) != 0) {
   }
   return number;
+}
+
+DrainEnd drain(Duration longest, const std::function<bool()>& is_idle) {
+  const sigset_t set = stop_signals();
+  const Time until = now() + longest;
+  while (!is_idle()) {
+    if (now() >= until) return DrainEnd::kTimeUp;
+    const timespec pause{0, 20'000'000};
+    if (sigtimedwait(&set, nullptr, &pause) > 0) return DrainEnd::kSecondSignal;
+  }
+  return DrainEnd::kIdle;
+}
+
+void end_within(Duration longest) {
+  std::thread([longest] {
+    std::this_thread::sleep_for(longest);
+    _exit(static_cast<int>(Exit::kOk));
+  }).detach();
 }
 
 void announce_port(int fd, std::uint16_t port) {

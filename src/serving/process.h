@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,14 @@ enum class Exit : int {
 // any thread starts; then wait_for_stop() hears them.
 void hold_stop_signals();
 int wait_for_stop();  // the signal's number
+
+// After the first stop signal: waits for what runs. A second signal wants the end now.
+enum class DrainEnd : std::uint8_t { kIdle, kTimeUp, kSecondSignal };
+DrainEnd drain(Duration longest, const std::function<bool()>& is_idle);
+// After the second signal: the process ends in good order if it can, and after this time in any
+// case, with the exit code 0. What a dead process may still have written is fenced by its death.
+void end_within(Duration longest);
+inline constexpr Duration kHurry = std::chrono::milliseconds(1500);
 
 // Where a parent wants to know that a child listens: writes the port and a line break to the
 // descriptor and closes it. -1: nobody asked.

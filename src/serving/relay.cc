@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "base/failure_log.h"
 #include "handover/legs.h"
 #include "http/sse.h"
 #include "serving/answers.h"
 #include "serving/http_names.h"
+#include "serving/route_record.h"
 
 namespace baton::serving {
 namespace {
@@ -46,6 +47,10 @@ std::string_view cause_of(http::CallFailure failure) {
   return "instance_error";
 }
 
+std::int64_t ticks(Time time) {
+  return time.time_since_epoch().count();
+}
+
 // How a leg was lost, where its server did not say so itself.
 struct Loss {
   int status = 502;
@@ -67,14 +72,17 @@ struct Call {
 class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
  public:
   RelayImpl(RelayContext context, std::shared_ptr<http::ResponseWriter> writer,
-            http::Client& client, UpstreamPool& pool, RouterMetrics& metrics)
+            http::Client& client, UpstreamPool& pool, RouterMetrics& metrics, TransferLog& log)
       : context_(std::move(context)),
         writer_(std::move(writer)),
         client_(client),
         pool_(pool),
         metrics_(metrics),
-        started_at_(now()),
-        legs_(legs_options(context_, started_at_), started_at_) {}
+        log_(log),
+        started_at_(context_.arrived),
+        legs_(legs_options(context_, started_at_), started_at_) {
+    note_plan();
+  }
 
   void start() override {
     metrics_.running.add(1);
@@ -162,18 +170,40 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     for (const auto& handle : cancelled) handle->cancel();
   }
 
+  void note_plan() {
+    record_.transfer = context_.plan.transfer;
+    record_.request_id = context_.request_id;
+    record_.trace = context_.trace;
+    record_.path = context_.path;
+    record_.stream = context_.stream;
+    record_.binding = context_.plan.binding;
+    record_.arrived = ticks(started_at_);
+    for (const Leg leg : {Leg::kPrefill, Leg::kDecode}) {
+      record_of(leg).engine_id = picked(leg).info.engine_id;
+      record_of(leg).url = picked(leg).url;
+    }
+  }
+
   void send(Leg leg) {
     const bool prefill = leg == Leg::kPrefill;
+    const TraceContext trace = child_of(context_.trace);
+    record_of(leg).span_id = trace.span_id;
+    record_of(leg).dispatched = ticks(now());
     http::Call request;
     request.method = "POST";
     request.url = (prefill ? context_.prefill : context_.decode).url + context_.path;
     request.headers = context_.headers;
+    add_trace(trace, request.headers);
     request.body = std::move(prefill ? context_.bodies.prefill : context_.bodies.decode);
     request.connect_timeout = context_.connect_timeout;
     const auto self = shared_from_this();
     http::CallCallbacks callbacks;
     callbacks.on_headers = [self, leg](int status, const http::Headers&) {
-      self->step([&](Actions&) { self->call(leg).status = status; });
+      self->step([&](Actions&) {
+        self->call(leg).status = status;
+        self->record_of(leg).status = status;
+        self->record_of(leg).answered = ticks(now());
+      });
     };
     callbacks.on_data = [self, leg](std::string_view bytes) {
       self->step([&](Actions& actions) { self->on_data(leg, bytes, actions); });
@@ -190,6 +220,12 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   }
 
   Call& call(Leg leg) { return leg == Leg::kPrefill ? prefill_ : decode_; }
+  RouteRecord::Leg& record_of(Leg leg) {
+    return leg == Leg::kPrefill ? record_.prefill : record_.decode;
+  }
+  void note_leg_end(Leg leg) {
+    if (record_of(leg).ended == 0) record_of(leg).ended = ticks(now());
+  }
   const UpstreamPool::Picked& picked(Leg leg) const {
     return leg == Leg::kPrefill ? context_.prefill : context_.decode;
   }
@@ -233,13 +269,12 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
         prefill_record_ = std::move(event.record);
         handover_outcome_ = event.outcome;
         if (event.outcome != "done") {
-          log::warning("transfer {}: {} at {}: {}", context_.plan.transfer.to_string(),
-                       event.outcome, context_.prefill.info.engine_id,
-                       event.text.empty() ? event.cause : event.text);
+          log_failure(log::Level::kWarning, event.cause, event.text, "decode_decides");
         }
         return;
       case PrefillEvent::Kind::kDone:
         prefill_.complete = true;
+        note_leg_end(Leg::kPrefill);
         legs_.on_ended(Leg::kPrefill, now(), actions);
         if (hold_until_ != kNever) decode_complete(actions);
         return;
@@ -252,6 +287,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
   void on_prefilled(const PrefillEvent& event, Actions& actions) {
     prefilled_ = true;
+    record_.prefill.first_token = ticks(now());
     if (!context_.stream || !event.first_token) return;
     Choice choice;
     choice.text = event.first_text;
@@ -272,6 +308,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
         return fail(Leg::kDecode, told(event.error), actions);
       case DecodeEvent::Kind::kDone:
         decode_.complete = true;
+        note_leg_end(Leg::kDecode);
         return decode_ended(actions);
       case DecodeEvent::Kind::kChunk:
         break;
@@ -279,6 +316,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     chunk_ = std::move(event.data);
     if (event.is_first_token) {
       after_first_ = true;
+      record_.decode.first_token = ticks(now());
       legs_.on_chunk(Leg::kDecode, 0, 1, now(), actions);
     } else {
       legs_.on_chunk(Leg::kDecode, legs_.tokens_forwarded(), after_first_ ? 1 : 0, now(), actions);
@@ -304,6 +342,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   void on_call_end(Leg leg, Actions& actions) {
     Call& from = call(leg);
     from.over = true;
+    note_leg_end(leg);
     if (from.failed || from.complete) return;
     if (from.status != 200) {
       return lose(leg, told(parse_error_body(from.status, from.body)), actions);
@@ -318,6 +357,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
   void on_call_error(Leg leg, const http::CallError& error, Actions& actions) {
     call(leg).over = true;
+    note_leg_end(leg);
     if (call(leg).failed || call(leg).complete) return;
     if (error.failure == http::CallFailure::kCancelled && legs_.finished()) return;
     const bool timed_out = error.failure == http::CallFailure::kTimedOut;
@@ -348,9 +388,8 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     const bool recompute = context_.decode.info.kv_load_failure_policy == "recompute";
     const bool refused = prefill_.status != 0 && prefill_.status != 200;
     if (refused || !(prefilled_ || recompute)) return fail(Leg::kPrefill, loss, actions);
-    log::warning("transfer {}: the leg at {} ended early, {} decides: {}",
-                 context_.plan.transfer.to_string(), context_.prefill.url, context_.decode.url,
-                 loss.reason);
+    log_failure(log::Level::kWarning, loss.cause.empty() ? leg_error_.cause : loss.cause,
+                "the prefill leg ended early: " + loss.reason, "decode_decides");
     if (!recompute && !after_first_ && handover_outcome_ != "done") {
       prefill_loss_ = loss;
       verdict_until_ = now() + kVerdictGrace;
@@ -408,6 +447,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
       metrics_.time_to_first_token_seconds.observe(seconds_since_start());
     }
     open_stream();
+    if (record_.first_byte == 0) record_.first_byte = ticks(now());
     writer_->write(http::format_sse(chunk_));
   }
 
@@ -421,7 +461,8 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   }
 
   http::Headers answer_headers(bool streamed) const {
-    http::Headers headers = {{std::string(kTransferHeader), context_.plan.transfer.to_string()}};
+    http::Headers headers = {{std::string(kTransferHeader), context_.plan.transfer.to_string()},
+                             {std::string(kTraceHeader), context_.trace.header()}};
     if (streamed) headers.add("Cache-Control", "no-cache");
     return headers;
   }
@@ -447,36 +488,54 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     const bool refusal = action.status >= 400 && action.status < 500;
     error.status = action.status == 0 ? 502 : action.status;
     error.transfer_id = context_.plan.transfer.to_string();
-    if (refusal && !error.message.empty()) return error;
-    error.param.clear();
-    if (error.cause.empty()) error.cause = "instance_error";
     error.prefill = context_.prefill.info.engine_id;
     error.decode = context_.decode.info.engine_id;
+    if (error.cause.empty()) error.cause = refusal ? "refused" : "instance_error";
+    if (refusal && !error.message.empty()) return error;
+    error.param.clear();
     error.message = fmt::format("{} (transfer {}, prefill {} at {}, decode {} at {})",
                                 action.reason, error.transfer_id, error.prefill,
                                 context_.prefill.url, error.decode, context_.decode.url);
     return error;
   }
 
-  void count_error(const ApiError& error) {
+  void count_error(const ApiError& error, const std::string& reason) {
     errored_ = true;
+    record_.end = error.status < 500 ? "refused" : "failed";
+    record_.cause = error.cause;
+    record_.text = error.message;
     if (client_gone_) return;
     (error.status < 500 ? metrics_.refused : metrics_.failed).add();
-    if (error.status >= 500)
-      log::warning("request failed with {}: {}", error.status, error.message);
+    if (error.status >= 500) {
+      log_failure(log::Level::kWarning, error.cause, reason, std::to_string(error.status));
+    }
+  }
+
+  void log_failure(log::Level level, std::string_view cause, std::string_view text,
+                   std::string_view then) const {
+    log::failure(level, cause.empty() ? "instance_error" : cause,
+                 {{"transfer", context_.plan.transfer.to_string()},
+                  {"request", context_.request_id},
+                  {"trace", context_.trace.trace_id},
+                  {"prefill", context_.prefill.info.engine_id},
+                  {"decode", context_.decode.info.engine_id},
+                  {"then", then},
+                  {"text", text}});
   }
 
   void answer_error(const LegAction& action) {
     const ApiError error = error_of(action);
-    count_error(error);
-    respond_error(*writer_, error);
+    count_error(error, action.reason);
+    note_end();
+    respond_error(*writer_, error, {{std::string(kTraceHeader), context_.trace.header()}});
   }
 
   void stream_error(const LegAction& action) {
     const ApiError error = error_of(action);
-    count_error(error);
+    count_error(error, action.reason);
     open_stream();
     writer_->write(http::format_sse("error", error_body(error)));
+    note_end();
     writer_->finish();
   }
 
@@ -484,9 +543,16 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     finished_ = true;
     metrics_.running.add(-1);
     metrics_.e2e_request_latency_seconds.observe(seconds_since_start());
-    if (client_gone_) return metrics_.clients_gone.add();
+    if (client_gone_) {
+      record_.end = "client_gone";
+      metrics_.clients_gone.add();
+      return note_end();
+    }
     if (errored_) return;
     metrics_.answered.add();
+    record_.end = "answered";
+    if (!context_.stream && record_.first_byte == 0) record_.first_byte = ticks(now());
+    note_end();
     const bool debug = context_.plan.debug;
     const std::string record =
         debug ? routed_record(context_.plan.transfer, prefill_record_, decode_record_) : "";
@@ -501,6 +567,13 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     writer_->finish();
   }
 
+  // Before the answer's last byte, so that whoever has it finds the record; once.
+  void note_end() {
+    if (record_.ended != 0) return;
+    record_.ended = ticks(now());
+    log_.add(record_.transfer, route_record(record_));
+  }
+
   double seconds_since_start() const {
     return std::chrono::duration<double>(now() - started_at_).count();
   }
@@ -510,6 +583,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   http::Client& client_;
   UpstreamPool& pool_;
   RouterMetrics& metrics_;
+  TransferLog& log_;
   const Time started_at_;
 
   mutable std::mutex mutex_;
@@ -522,7 +596,8 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   std::string handover_outcome_;  // as P told it
   std::string prefill_record_;
   std::string decode_record_;
-  ApiError leg_error_;        // of the leg that failed last
+  ApiError leg_error_;  // of the leg that failed last
+  RouteRecord record_;
   bool prefilled_ = false;    // P has pinned its blocks
   bool after_first_ = false;  // D's first token came
   bool first_forwarded_ = false;
@@ -540,9 +615,10 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
 std::shared_ptr<Relay> Relay::make(RelayContext context,
                                    std::shared_ptr<http::ResponseWriter> writer,
-                                   http::Client& client, UpstreamPool& pool,
-                                   RouterMetrics& metrics) {
-  return std::make_shared<RelayImpl>(std::move(context), std::move(writer), client, pool, metrics);
+                                   http::Client& client, UpstreamPool& pool, RouterMetrics& metrics,
+                                   TransferLog& log) {
+  return std::make_shared<RelayImpl>(std::move(context), std::move(writer), client, pool, metrics,
+                                     log);
 }
 
 }  // namespace baton::serving

@@ -17,6 +17,8 @@
 #include "serving/completion_request.h"
 #include "serving/leg_messages.h"
 #include "serving/router_metrics.h"
+#include "serving/trace_context.h"
+#include "serving/transfer_log.h"
 #include "serving/upstream_pool.h"
 
 namespace baton::serving {
@@ -28,7 +30,10 @@ struct RelayContext {
   LegPlan plan;
   LegBodies bodies;
   std::string path;       // "/v1/completions"
-  http::Headers headers;  // for both legs
+  http::Headers headers;  // for both legs, beside their traceparent
+  std::string request_id;
+  TraceContext trace;  // the router's span
+  Time arrived{};
   UpstreamPool::Picked prefill;
   UpstreamPool::Picked decode;
   Duration connect_timeout{};
@@ -41,7 +46,7 @@ class Relay {
   static std::shared_ptr<Relay> make(RelayContext context,
                                      std::shared_ptr<http::ResponseWriter> writer,
                                      http::Client& client, UpstreamPool& pool,
-                                     RouterMetrics& metrics);
+                                     RouterMetrics& metrics, TransferLog& log);
   virtual ~Relay() = default;
 
   virtual void start() = 0;  // once

@@ -61,6 +61,10 @@ Result<RouterOptions> router_options(const RouteOptions& options) {
   out.upstreams.poll_interval =
       std::min(out.upstreams.poll_interval, out.upstreams.peer_timeout / kPollsPerPeerTimeout);
   checked_seconds("--drain-timeout", options.drain_timeout, problems);
+  if (options.transfer_timeout != 0) {
+    out.transfer_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+        checked_seconds("--transfer-timeout", options.transfer_timeout, problems));
+  }
   if (problems.empty()) return out;
   return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));
 }
@@ -85,7 +89,11 @@ Exit run_route(const RouteOptions& options) {
   const int signal = wait_for_stop();
   log::info("signal {}: no new requests, running ones may take {} s", signal,
             options.drain_timeout);
-  (*router)->stop(from_seconds(options.drain_timeout));
+  (*router)->begin_stop();
+  const DrainEnd end =
+      drain(from_seconds(options.drain_timeout), [&router] { return (*router)->running() == 0; });
+  if (end == DrainEnd::kSecondSignal) end_within(kHurry);
+  (*router)->stop(Duration::zero());
   return Exit::kOk;
 }
 

@@ -21,6 +21,7 @@ struct RouteOptions {
   double connect_timeout = 2;
   double peer_timeout = 5;
   double drain_timeout = 30;
+  double transfer_timeout = 0;  // 0: as each decode instance has it
   int announce_fd = -1;
 };
 

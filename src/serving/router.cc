@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
+#include "base/failure_log.h"
 #include "base/random.h"
 #include "http/client.h"
 #include "http/server.h"
@@ -21,6 +21,7 @@
 #include "serving/leg_messages.h"
 #include "serving/relay.h"
 #include "serving/router_metrics.h"
+#include "serving/trace_page.h"
 #include "serving/version.h"
 
 namespace baton::serving {
@@ -31,6 +32,7 @@ using Writer = std::shared_ptr<http::ResponseWriter>;
 // Deadlines of requests are seconds; a tick this long after one is soon enough.
 constexpr Duration kTickBusy = std::chrono::milliseconds(50);
 constexpr Duration kTickIdle = std::chrono::seconds(1);
+constexpr Duration kStopPause = std::chrono::milliseconds(5);
 
 class RouterImpl : public Router {
  public:
@@ -53,7 +55,6 @@ class RouterImpl : public Router {
     }
     wake_.notify_all();
     if (timer_.joinable()) timer_.join();
-    for (const auto& relay : relays()) relay->cancel();
     client_.reset();  // its callbacks use the pool and the relays
   }
 
@@ -73,9 +74,19 @@ class RouterImpl : public Router {
   std::uint16_t port() const override { return server_->port(); }
   bool ready() const override { return pool_.has_both(); }
 
+  void begin_stop() override { stopping_ = true; }
+
+  std::size_t running() const override {
+    return static_cast<std::size_t>(std::max<std::int64_t>(0, metrics_.running.value()));
+  }
+
   void stop(Duration grace) override {
-    stopping_ = true;
-    if (server_) server_->stop(grace);
+    begin_stop();
+    const Time until = now() + grace;
+    while (running() > 0 && now() < until) std::this_thread::sleep_for(kStopPause);
+    for (const auto& relay : relays()) relay->cancel();
+    constexpr Duration kLastWords = std::chrono::milliseconds(500);
+    if (server_) server_->stop(kLastWords);
   }
 
  private:
@@ -121,17 +132,31 @@ class RouterImpl : public Router {
       complete(completions ? Endpoint::kCompletions : Endpoint::kChat, request, std::move(writer));
       return;
     }
-    const bool known =
-        path == "/health" || path == "/metrics" || path == "/version" || path == "/v1/models";
+    const bool known = path == "/health" || path == "/metrics" || path == "/version" ||
+                       path == "/v1/models" || path == "/debug/transfers" || path == "/debug/trace";
     if (!known) return not_found(*writer, request);
     if (request.method != "GET") return wrong_method(*writer, request, "GET");
     if (path == "/health") return health(*writer);
+    if (path == "/debug/transfers") return writer->respond(200, kJson, log_.page(request.query));
+    if (path == "/debug/trace") return trace(request, writer);
     if (path == "/version") return writer->respond(200, kJson, version_body());
     if (path == "/metrics") {
       return writer->respond(200, std::string(kMetricsContentType),
                              router_metrics_text(metrics_, pool_.snapshot()));
     }
     writer->respond(200, kJson, models_body(pool_.models(), created_, 0));
+  }
+
+  // The records of all three on one time line.
+  void trace(const http::Request& request, const Writer& writer) const {
+    const std::string_view id = id_in(request.query);
+    const std::optional<std::string> record = log_.find(id);
+    if (record) return answer_trace(*record, *client_, writer);
+    const auto error = refuse(
+        404,
+        fmt::format("no record of transfer '{}': /debug/trace?id=HEX, see /debug/transfers", id),
+        "id");
+    respond_error(*writer, error.value());
   }
 
   void health(http::ResponseWriter& writer) const {
@@ -143,13 +168,23 @@ class RouterImpl : public Router {
   void complete(Endpoint endpoint, const http::Request& request, Writer writer) {
     metrics_.requests.add();
     if (ApiResult<void> routed = route(endpoint, request, writer); !routed) {
-      (routed.error().status < 500 ? metrics_.refused : metrics_.failed).add();
-      respond_error(*writer, routed.error());
+      const ApiError& error = routed.error();
+      (error.status < 500 ? metrics_.refused : metrics_.failed).add();
+      if (error.status >= 500 && !stopping_) {
+        log::failure(log::Level::kWarning, error.cause,
+                     {{"request", request_name(request.headers)}, {"text", error.message}});
+      }
+      respond_error(*writer, error);
     }
   }
 
   ApiResult<void> route(Endpoint endpoint, const http::Request& request, const Writer& writer) {
-    if (stopping_) return refuse(503, "the router is stopping");
+    const Time arrived = now();
+    if (stopping_) {
+      ApiError error = refuse(503, "the router is stopping").value();
+      error.cause = "router_stopping";
+      return tl::unexpected<ApiError>(std::move(error));
+    }
     const ApiResult<CompletionRequest> parsed =
         parse_completion_request(endpoint, request.body, KvParams::kIgnore);
     if (!parsed) return tl::unexpected<ApiError>(parsed.error());
@@ -160,7 +195,7 @@ class RouterImpl : public Router {
       pool_.release(prefill->index);
       return tl::unexpected<ApiError>(decode.error());
     }
-    RelayContext context = context_for(*parsed, request, *prefill, *decode);
+    RelayContext context = context_for(*parsed, request, arrived, *prefill, *decode);
     Result<LegBodies> bodies = make_leg_bodies(request.body, context.plan);
     BATON_CHECK(bodies.has_value(), "a body that was parsed cannot be parsed again");
     context.bodies = std::move(*bodies);
@@ -168,7 +203,7 @@ class RouterImpl : public Router {
     return {};
   }
 
-  RelayContext context_for(const CompletionRequest& parsed, const http::Request& request,
+  RelayContext context_for(const CompletionRequest& parsed, const http::Request& request, Time at,
                            const UpstreamPool::Picked& prefill,
                            const UpstreamPool::Picked& decode) const {
     RelayContext context;
@@ -179,6 +214,7 @@ class RouterImpl : public Router {
     context.plan.seed = random_u64();
     context.plan.debug = request.headers.get(kDebugHeader) == "1";
     context.plan.tp_size = prefill.info.tp_size;
+    context.plan.transfer_timeout = options_.transfer_timeout;
     context.plan.prefill = {prefill.handover_host, prefill.info.handover_port,
                             prefill.info.engine_id, prefill.info.incarnation};
     const bool named = request.headers.find(kRequestIdHeader).has_value();
@@ -195,11 +231,9 @@ class RouterImpl : public Router {
     context.path = request.path;
     context.headers.add("Content-Type", kJson);
     context.headers.add(std::string(kRequestIdHeader), name);
-    for (const char* header : {"traceparent", "tracestate"}) {
-      if (const auto value = request.headers.find(header)) {
-        context.headers.add(header, std::string(*value));
-      }
-    }
+    context.request_id = context.head.id;
+    context.trace = take_trace(request.headers);
+    context.arrived = at;
     context.connect_timeout = options_.upstreams.connect_timeout;
     context.request_timeout = options_.request_timeout;
     context.idle_timeout = options_.idle_timeout;
@@ -208,7 +242,7 @@ class RouterImpl : public Router {
 
   void run(RelayContext context, const Writer& writer) {
     const std::shared_ptr<Relay> relay =
-        Relay::make(std::move(context), writer, *client_, pool_, metrics_);
+        Relay::make(std::move(context), writer, *client_, pool_, metrics_, log_);
     {
       const std::lock_guard lock(mutex_);
       relays_.push_back(relay);
@@ -221,6 +255,7 @@ class RouterImpl : public Router {
   const RouterOptions options_;
   const std::int64_t created_;
   RouterMetrics metrics_;
+  TransferLog log_;
   std::atomic<bool> stopping_{false};
   std::unique_ptr<http::Client> client_;
   UpstreamPool pool_;

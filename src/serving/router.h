@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct RouterOptions {
   UpstreamPool::Options upstreams;
   // To the first token of a stream, or to the whole of a plain answer.
   Duration request_timeout = std::chrono::seconds(600);
+  // How long D waits for P's next word on a hand-over; unset: its own flag says.
+  std::optional<std::chrono::milliseconds> transfer_timeout;
   // The longest silence of a stream after that.
   Duration idle_timeout = std::chrono::seconds(120);
 };
@@ -33,8 +36,11 @@ class Router {
 
   virtual std::uint16_t port() const = 0;
   virtual bool ready() const = 0;  // at least one P and one D are
-  // Accepts no more, lets running requests end for as long as `grace`, then cancels both legs of
-  // the rest.
+  // From now on new requests are answered 503; running ones go on.
+  virtual void begin_stop() = 0;
+  virtual std::size_t running() const = 0;  // requests whose answer has not ended
+  // begin_stop(), lets running requests end for as long as `grace`, ends the rest with an error
+  // that says why, cancels their legs and closes.
   virtual void stop(Duration grace) = 0;
 };
 

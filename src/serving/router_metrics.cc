@@ -45,6 +45,7 @@ std::string router_metrics_text(const RouterMetrics& metrics,
     page.gauge("baton_router_instance_running", "Legs under way at the instance.", instance.running,
                {{"stage", std::string(to_string(instance.stage))}, {"url", instance.url}});
   }
+  add_failures(page);
   return page.text();
 }
 

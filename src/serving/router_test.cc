@@ -5,97 +5,21 @@
 
 #include <set>
 
-#include "serving/testing/browse.h"
-#include "serving/testing/fake_instance.h"
+#include "serving/testing/router_rig.h"
 
 namespace baton::serving {
 namespace {
 
-using testing::Browser;
-using testing::eventually;
-using testing::FakeInstance;
-using testing::get;
+using namespace testing;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::post;
 using Leg = FakeInstance::Leg;
-
-constexpr char kStream[] = R"({"prompt": "hi", "stream": true, "temperature": 0})";
-constexpr char kPlain[] = R"({"prompt": "hi", "temperature": 0})";
-
-std::string prefilled(const std::string& text = "One") {
-  return R"({"object":"baton.prefilled","first_token":{"id":1,"text":")" + text + "\"}}";
-}
-constexpr char kHandedOver[] =
-    R"({"object":"baton.handover","outcome":"done","cause":"none","text":"","baton":{"bytes":5}})";
-
-std::string chunk(const std::string& text, const std::string& more = "") {
-  return R"({"id":"x","choices":[{"index":0,"text":")" + text + "\"}]" + more + "}";
-}
-std::string first_chunk(const std::string& text) {
-  return chunk(text, R"(,"baton":{"first_token":true})");
-}
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
-class RouterTest : public ::testing::Test {
- protected:
-  void TearDown() override { router_.reset(); }
-
-  void start(Duration request_timeout = std::chrono::seconds(600),
-             Duration peer_timeout = std::chrono::seconds(30)) {
-    RouterOptions options;
-    options.port = 0;
-    options.request_timeout = request_timeout;
-    options.upstreams.peer_timeout = peer_timeout;
-    options.upstreams.poll_interval = options.upstreams.poll_interval_down =
-        std::chrono::milliseconds(20);
-    for (const auto& instance : prefill_) options.upstreams.prefill.push_back(instance->url());
-    for (const auto& instance : decode_) options.upstreams.decode.push_back(instance->url());
-    router_ = std::move(Router::start(std::move(options)).value());
-    ASSERT_TRUE(eventually([this] { return router_->ready(); }));
-  }
-  std::unique_ptr<Browser> ask(std::string body, const std::string& path = "/v1/completions",
-                               http::Headers headers = {}) {
-    return std::make_unique<Browser>(
-        post(router_->port(), path, std::move(body), std::move(headers)));
-  }
-  FakeInstance& p() { return *prefill_[0]; }
-  FakeInstance& d() { return *decode_[0]; }
-  void add(int prefills, int decodes) {
-    for (int i = 1; i <= prefills; ++i) {
-      prefill_.push_back(
-          std::make_unique<FakeInstance>("engine-p" + std::to_string(i), "kv_producer"));
-    }
-    for (int i = 1; i <= decodes; ++i) {
-      decode_.push_back(
-          std::make_unique<FakeInstance>("engine-d" + std::to_string(i), "kv_consumer"));
-    }
-  }
-  // What every error of the router's own must say.
-  void expect_names_everything(const std::string& body) {
-    for (const char* part : {"engine-p1", "engine-d1", "transfer ", "\"cause\":"}) {
-      EXPECT_THAT(body, HasSubstr(part));
-    }
-  }
-
-  std::vector<std::unique_ptr<FakeInstance>> prefill_, decode_;
-  std::unique_ptr<Router> router_;
-};
-
-class PairTest : public RouterTest {
- protected:
-  PairTest() { add(1, 1); }
-};
 
 TEST_F(PairTest, StreamsPsFirstTokenAtOnceAndDsRest) {
   start();
-  const auto browser = ask(R"({"prompt": "hi", "stream": true, "temperature": 0.5})",
-                           "/v1/completions", {{"traceparent", "00-aa-bb-01"}});
+  const auto browser =
+      ask(R"({"prompt": "hi", "stream": true, "temperature": 0.5})", "/v1/completions",
+          {{"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}});
   const Leg prefill = p().leg(0);
   const Leg decode = d().leg(0);
   prefill.open();
@@ -113,8 +37,13 @@ TEST_F(PairTest, StreamsPsFirstTokenAtOnceAndDsRest) {
   EXPECT_LT(body.find("One"), body.find(" two"));
   EXPECT_TRUE(body.ends_with("data: [DONE]\n\n"));
   EXPECT_THAT(body, Not(HasSubstr("baton")));
-  EXPECT_EQ(prefill.request.headers.get("traceparent"), "00-aa-bb-01");
-  EXPECT_EQ(decode.request.headers.get("traceparent"), "00-aa-bb-01");
+  const auto of_prefill = std::string(prefill.request.headers.get("traceparent"));
+  const auto of_decode = std::string(decode.request.headers.get("traceparent"));
+  for (const std::string& trace : {of_prefill, of_decode, browser->header("traceparent")}) {
+    EXPECT_THAT(trace, ::testing::StartsWith("00-0af7651916cd43dd8448eb211c80319c-"));
+    EXPECT_THAT(trace, Not(HasSubstr("b7ad6b7169203331"))) << "each hop is a span of its own";
+  }
+  EXPECT_NE(of_prefill, of_decode);
   EXPECT_EQ(prefill.request.headers.get("X-Request-Id"),
             decode.request.headers.get("X-Request-Id"));
 }

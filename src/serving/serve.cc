@@ -36,10 +36,11 @@ void check_dtype(const std::string& dtype, engine::EngineOptions& out, Problems&
   } else if (dtype == "float32" || dtype == "float") {
     out.kv_dtype = model::KvDtype::kFloat32;
   } else {
-    problems.push_back(fmt::format(
-        "--dtype {} is not offered; known are auto, bfloat16, float32 (of the KV cache; weights "
-        "are computed with as the file has them)",
-        dtype));
+    problems.push_back(
+        fmt::format("--dtype {} is not offered; known are auto, bfloat16, float32 (of the KV "
+                    "cache; the weights "
+                    "keep the type that they have in the file)",
+                    dtype));
   }
 }
 
@@ -178,6 +179,20 @@ Exit exit_of(Errc code) {
   return code == Errc::kAlreadyExists ? Exit::kListen : Exit::kOther;  // its control port
 }
 
+// P's finished blocks count as running until D has taken them, or until nobody renews them.
+void stop_serving(const ServeOptions& options, InstanceServer& server) {
+  server.begin_stop();
+  const DrainEnd end =
+      drain(from_seconds(options.drain_timeout), [&server] { return server.running() == 0; });
+  if (end == DrainEnd::kSecondSignal) end_within(kHurry);
+  if (end != DrainEnd::kIdle) {
+    log::warning("{}: {} requests are aborted",
+                 end == DrainEnd::kTimeUp ? "the time to drain is up" : "a second signal",
+                 server.running());
+  }
+  server.stop(Duration::zero());
+}
+
 // From a listening server to the stop signal.
 Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engine_options,
                  const std::string& path, InstanceServer& server) {
@@ -201,7 +216,7 @@ Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engin
   const int signal = wait_for_stop();
   log::info("signal {}: no new requests, running ones may take {} s", signal,
             options.drain_timeout);
-  server.stop(to_milliseconds(options.drain_timeout));
+  stop_serving(options, server);
   return Exit::kOk;
 }
 

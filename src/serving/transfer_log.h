@@ -1,9 +1,10 @@
-// The last hand-overs of an instance, for GET /debug/transfers. Any thread.
+// The last hand-overs that a process took part in, for GET /debug/transfers. Any thread.
 #pragma once
 
 #include <cstddef>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,11 +16,15 @@ class TransferLog {
  public:
   explicit TransferLog(std::size_t capacity = 1024) : capacity_(capacity) {}
 
-  // `record` is a JSON object (side_record()).
+  // `record` is a JSON object (side_record(), router_record()).
   void add(const TransferId& transfer, std::string record);
 
-  // {"transfers": [...]}, oldest first; of one transfer where the query says id=HEX.
+  // {"transfers": [...], "clock": {...}}, oldest first; of one transfer where the query says
+  // id=HEX. The clock is host_clock()'s: the records' times are its monotonic_ns.
   std::string page(std::string_view query) const;
+
+  // The latest record of a transfer.
+  std::optional<std::string> find(std::string_view id) const;
 
  private:
   struct Entry {
@@ -30,5 +35,13 @@ class TransferLog {
   mutable std::mutex mutex_;
   std::deque<Entry> entries_;
 };
+
+// The value of id in a query, "" if it has none.
+std::string_view id_in(std::string_view query);
+
+// This host's clock as a JSON object: boot_id, monotonic_ns and unix_ns at this moment. Processes
+// with the same boot_id share their monotonic clock.
+std::string host_clock();
+const std::string& boot_id();  // "" where the system does not tell
 
 }  // namespace baton::serving

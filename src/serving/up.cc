@@ -178,7 +178,9 @@ class Supervisor {
     poll(polled.data(), fd < 0 ? 1 : 2, timeout);
     signalfd_siginfo info{};
     while (read(signals_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-      if (info.ssi_signo != SIGCHLD) stop_asked_ = true;
+      if (info.ssi_signo == SIGCHLD) continue;
+      hurry_ = stop_asked_;
+      stop_asked_ = true;
     }
     return fd >= 0 && polled[1].revents != 0;
   }
@@ -217,11 +219,18 @@ class Supervisor {
     };
     while (!all_ended()) {
       const Time at = now();
-      if (at >= kill_at && !killed) {
+      if (hurry_ && hurry_until_ == kNever) hurry_until_ = at + 2 * kHurry;
+      if (at >= std::min(kill_at, hurry_until_) && !killed) {
         killed = true;
         for (const Child* child : children) child->signal(SIGKILL);
       }
-      wait(-1, killed ? Duration::max() : kill_at - at);
+      if (hurry_) {
+        // Whoever has not heard the first one hears it now, and then the second.
+        for (const Child* child : children) child->signal(SIGTERM);
+        wait(-1, kHealthPause);
+      } else {
+        wait(-1, killed ? Duration::max() : kill_at - at);
+      }
     }
   }
 
@@ -246,6 +255,8 @@ class Supervisor {
   std::vector<Child> children_;  // prefill, decode, router
   std::vector<std::uint16_t> ports_;
   bool stop_asked_ = false;
+  bool hurry_ = false;  // asked again
+  Time hurry_until_ = kNever;
 };
 
 }  // namespace

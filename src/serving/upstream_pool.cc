@@ -64,7 +64,11 @@ ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::strin
                               to_string(stage), fmt::join(names, ", ")),
                   "model");
   }
-  if (best == nullptr) return refuse(503, missing(stage));
+  if (best == nullptr) {
+    ApiError error = refuse(503, missing(stage)).value();
+    error.cause = fmt::format("no_{}_instance", to_string(stage));
+    return tl::unexpected<ApiError>(std::move(error));
+  }
   ++best->running;
   best->picked_at = ++picks_;
   Picked picked;
@@ -263,10 +267,13 @@ void UpstreamPool::settle(Instance& instance, bool up, std::string reason) {
   if (up && !instance.up) {
     log::info("{} instance {} is ready", to_string(instance.stage), instance.url);
   } else if (!up && instance.reason != reason) {
-    log::warning("{} instance {} is not ready: {}", to_string(instance.stage), instance.url,
-                 reason);
+    // Whoever starts everything at once need not be warned that some take longer.
+    log::write(instance.was_up ? log::Level::kWarning : log::Level::kInfo,
+               fmt::format("{} instance {} is not ready: {}", to_string(instance.stage),
+                           instance.url, reason));
   }
   instance.up = up;
+  instance.was_up |= up;
   instance.reason = std::move(reason);
 }
 
@@ -292,6 +299,7 @@ std::string UpstreamPool::missing(Stage stage) const {
       reasons.push_back(fmt::format("{}: {}", instance.url, instance.reason));
     }
   }
+  if (reasons.empty()) reasons.emplace_back("none is listed");
   return fmt::format("no {} instance is ready ({})", to_string(stage), fmt::join(reasons, "; "));
 }
 

@@ -85,6 +85,7 @@ class UpstreamPool {
     std::string url;
     Stage stage = Stage::kPrefill;
     bool up = false;
+    bool was_up = false;
     std::string reason = "not heard of yet";
     InstanceInfo info;
     std::uint32_t running = 0;

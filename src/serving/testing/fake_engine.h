@@ -1,6 +1,7 @@
 // An engine that does what a test says, and one character a token.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -50,9 +51,21 @@ class FakeEngine : public engine::Engine {
     return {};
   }
   void abort(const std::string& id) override {
-    const std::lock_guard lock(mutex_);
-    aborted_.push_back(id);
+    std::size_t at = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      aborted_.push_back(id);
+      while (at < requests_.size() && requests_[at].id != id) ++at;
+      if (at == requests_.size()) return;
+    }
+    engine::Output output;
+    output.finish = engine::FinishReason::kAborted;
+    say(at, std::move(output));
   }
+  void drain() override { ++drains_; }
+  void abandon() override { ++abandons_; }
+  int drains() const { return drains_; }
+  int abandons() const { return abandons_; }
   const engine::EngineOptions& options() const override { return options_; }
   const model::ModelConfig& model_config() const override { return config_; }
   const std::string& kernel_family() const override { return family_; }
@@ -81,13 +94,15 @@ class FakeEngine : public engine::Engine {
     {
       const std::lock_guard lock(mutex_);
       callback = callbacks_.at(i);
+      if (output.finish) callbacks_.at(i) = nullptr;
     }
-    callback(std::move(output));
+    if (callback) callback(std::move(output));
   }
   engine::EngineMetrics& mutable_metrics() { return metrics_; }
 
  private:
   mutable std::mutex mutex_;
+  std::atomic<int> drains_ = 0, abandons_ = 0;
   std::optional<Error> refusal_;
   std::vector<engine::Request> requests_;
   std::vector<engine::OutputCallback> callbacks_;

@@ -1,0 +1,36 @@
+// `baton doctor`: asks a prefill and a decode instance, and the router if there is one, what they
+// are, tries the side channel for real, and says what to change. Never waits longer than its
+// time-out for any one of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "baton/agent.h"
+#include "serving/doctor_checks.h"
+#include "serving/process.h"
+
+namespace baton::serving {
+
+struct DoctorOptions {
+  std::string prefill, decode;  // base URLs
+  std::string router;           // "": none
+  double timeout = 5;           // seconds, for each step
+  bool json = false;
+  Security security;  // of the side channel, as the instances have it
+};
+
+std::vector<Check> diagnose(const DoctorOptions& options);
+
+// A TCP connection to P's side channel, and a real handshake on it: this process takes D's place
+// for a moment, with D's geometry and one block of memory. Only where P's fabric can be used from
+// here.
+std::vector<Check> probe_side_channel(const InstanceInfo& prefill, const std::string& prefill_url,
+                                      const InstanceInfo& decode, const Security& security,
+                                      Duration timeout);
+
+// Prints what diagnose() found. kOk, kOther if a check failed, kUsage for a wrong option.
+Exit run_doctor(const DoctorOptions& options);
+
+}  // namespace baton::serving

@@ -1,0 +1,218 @@
+#include "serving/doctor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "http/test_socket.h"
+#include "serving/testing/fake_instance.h"
+
+namespace baton::serving {
+namespace {
+
+using testing::FakeInstance;
+using Verdict = Check::Verdict;
+
+InstanceInfo healthy(const std::string& engine_id, const std::string& role) {
+  InstanceInfo info;
+  info.ready = true;
+  info.version = "1";
+  info.engine_id = engine_id;
+  info.incarnation = 7;
+  info.role = role;
+  info.mode = "push";
+  info.handover_host = "127.0.0.1";
+  info.handover_port = 5600;
+  info.models = {"tiny"};
+  info.weights = "f00d";
+  info.kernel_family = "avx2";
+  info.block_size = 16;
+  info.max_model_len = 1024;
+  info.blocks_free = info.blocks_total = 256;
+  info.kv = {"bfloat16", 4, 8, 64};
+  info.protocol = {1, 2};
+  info.limits = {20, 65536, -1, 1};
+  info.fabric = "shm";
+  info.security = "none";
+  info.boot_id = "boot-1";
+  return info;
+}
+
+struct Pair {
+  InstanceInfo p = healthy("p0", "kv_producer");
+  InstanceInfo d = healthy("d0", "kv_consumer");
+
+  std::vector<Check> checks() const {
+    std::vector<Check> all = check_instance(p, true);
+    for (Check& check : check_instance(d, false)) all.push_back(std::move(check));
+    for (Check& check : check_pair(p, d)) all.push_back(std::move(check));
+    return all;
+  }
+};
+
+TEST(Doctor, AHealthyPairPassesEveryCheck) {
+  const std::vector<Check> checks = Pair().checks();
+  for (const Check& check : checks) {
+    EXPECT_EQ(check.verdict, Verdict::kOk) << check.name << ": " << check.found;
+    EXPECT_EQ(check.remedy, "") << check.name;
+  }
+  EXPECT_TRUE(all_well(checks));
+  EXPECT_GE(checks.size(), 20U);
+}
+
+// Each fault is found by its check, names the values, says what to change, and touches no other.
+struct Fault {
+  const char* check;
+  Verdict verdict;
+  const char* words;
+  void (*make)(Pair&);
+};
+
+class DoctorFaultTest : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(DoctorFaultTest, IsFoundWithItsRemedy) {
+  const Fault& fault = GetParam();
+  Pair pair;
+  fault.make(pair);
+  bool found = false;
+  for (const Check& check : pair.checks()) {
+    if (check.name != fault.check) {
+      EXPECT_EQ(check.verdict, Verdict::kOk) << check.name << ": " << check.found;
+      continue;
+    }
+    found = true;
+    EXPECT_EQ(check.verdict, fault.verdict);
+    EXPECT_THAT(check.found, ::testing::HasSubstr(fault.words));
+    EXPECT_NE(check.remedy, "");
+  }
+  EXPECT_TRUE(found) << "no check " << fault.check;
+  EXPECT_EQ(all_well(pair.checks()), fault.verdict != Verdict::kFail);
+}
+
+const Fault kFaults[] = {
+    {"prefill ready", Verdict::kFail, "loading", [](Pair& x) { x.p.ready = false; }},
+    {"prefill role", Verdict::kFail, "kv_consumer", [](Pair& x) { x.p.role = "kv_consumer"; }},
+    {"decode role", Verdict::kFail, "none", [](Pair& x) { x.d.role = ""; }},
+    {"decode room", Verdict::kWarning, "3 in quarantine",
+     [](Pair& x) { x.d.blocks_quarantined = 3; }},
+    {"prefill room", Verdict::kWarning, "0 of 256", [](Pair& x) { x.p.blocks_free = 0; }},
+    {"decode room", Verdict::kWarning, "of 8 blocks",
+     [](Pair& x) { x.d.blocks_total = x.d.blocks_free = 8; }},
+    {"decode descriptors", Verdict::kWarning, "900 of 1024",
+     [](Pair& x) { x.d.limits.open_files = 900, x.d.limits.open_files_max = 1024; }},
+    {"prefill descriptors", Verdict::kWarning, "of 256",
+     [](Pair& x) { x.p.limits.open_files_max = 256; }},
+    {"engine ids", Verdict::kFail, "'p0'", [](Pair& x) { x.d.engine_id = "p0"; }},
+    {"protocol", Verdict::kFail, "prefill 1 to 2, decode 3 to 4",
+     [](Pair& x) { x.d.protocol = {3, 4}; }},
+    {"version", Verdict::kWarning, "prefill 1, decode 2", [](Pair& x) { x.d.version = "2"; }},
+    {"model names", Verdict::kFail, "other", [](Pair& x) { x.d.models = {"other"}; }},
+    {"weights", Verdict::kFail, "prefill f00d, decode beef", [](Pair& x) { x.d.weights = "beef"; }},
+    {"kernels", Verdict::kWarning, "prefill avx2, decode amx",
+     [](Pair& x) { x.d.kernel_family = "amx"; }},
+    {"block size", Verdict::kFail, "prefill 16, decode 32", [](Pair& x) { x.d.block_size = 32; }},
+    {"KV dtype", Verdict::kFail, "float32", [](Pair& x) { x.d.kv.dtype = "float32"; }},
+    {"layers", Verdict::kFail, "prefill 4, decode 5", [](Pair& x) { x.d.kv.num_layers = 5; }},
+    {"KV heads", Verdict::kFail, "decode 2", [](Pair& x) { x.d.kv.num_kv_heads = 2; }},
+    {"head size", Verdict::kFail, "decode 128", [](Pair& x) { x.d.kv.head_dim = 128; }},
+    {"context", Verdict::kWarning, "decode 512", [](Pair& x) { x.d.max_model_len = 512; }},
+    {"mode", Verdict::kFail, "decode pull", [](Pair& x) { x.d.mode = "pull"; }},
+    {"fabric", Verdict::kFail, "decode libfabric", [](Pair& x) { x.d.fabric = "libfabric"; }},
+    {"provider", Verdict::kFail, "prefill tcp, decode efa",
+     [](Pair& x) {
+       x.p.fabric = x.d.fabric = "libfabric";
+       x.p.fabric_provider = "tcp", x.d.fabric_provider = "efa";
+     }},
+    {"security", Verdict::kFail, "prefill none, decode psk", [](Pair& x) { x.d.security = "psk"; }},
+    {"prefill locked memory", Verdict::kWarning, "64 KiB",
+     [](Pair& x) {
+       x.p.fabric = x.d.fabric = "libfabric";
+       x.p.fabric_provider = x.d.fabric_provider = "efa";
+       x.p.limits.locked_bytes_max = 65536;
+     }},
+    {"side channel address", Verdict::kFail, "127.0.0.1 only",
+     [](Pair& x) {
+       x.p.fabric = x.d.fabric = "libfabric";
+       x.p.security = x.d.security = "tls";
+       x.d.boot_id = "boot-2";
+     }},
+    {"hosts", Verdict::kFail, "shm",
+     [](Pair& x) {
+       x.p.handover_host = "10.0.0.1";
+       x.p.security = x.d.security = "tls";
+       x.d.boot_id = "boot-2";
+     }},
+    {"exposure", Verdict::kWarning, "plain",
+     [](Pair& x) {
+       x.p.fabric = x.d.fabric = "libfabric";
+       x.p.handover_host = "10.0.0.1";
+       x.d.boot_id = "boot-2";
+     }},
+};
+INSTANTIATE_TEST_SUITE_P(All, DoctorFaultTest, ::testing::ValuesIn(kFaults));
+
+const Check* named(const std::vector<Check>& checks, std::string_view name) {
+  for (const Check& check : checks) {
+    if (check.name == name) return &check;
+  }
+  return nullptr;
+}
+
+TEST(Doctor, NobodyThereIsToldAndNothingHangs) {
+  http::TestListener silent;  // takes connections and never answers
+  DoctorOptions options;
+  options.prefill = "http://127.0.0.1:1";
+  options.decode = silent.url();
+  options.router = "http://127.0.0.1:1";
+  options.timeout = 0.2;
+  const std::vector<Check> checks = diagnose(options);
+  for (const char* name : {"prefill HTTP", "decode HTTP", "router"}) {
+    ASSERT_NE(named(checks, name), nullptr) << name;
+    EXPECT_EQ(named(checks, name)->verdict, Verdict::kFail);
+    EXPECT_NE(named(checks, name)->remedy, "");
+  }
+  EXPECT_THAT(named(checks, "decode HTTP")->found, ::testing::HasSubstr("took too long"));
+  EXPECT_EQ(named(checks, "side channel"), nullptr) << "nothing to try";
+}
+
+TEST(Doctor, TriesTheSideChannel) {
+  FakeInstance p("p0", "kv_producer"), d("d0", "kv_consumer");
+  http::TestListener silent;
+  const auto run = [&](std::uint16_t port) {
+    p.change([port](InstanceInfo& info) {
+      info = healthy("p0", "kv_producer");
+      info.handover_port = port;
+      info.boot_id = "elsewhere";
+    });
+    d.change([](InstanceInfo& info) { info = healthy("d0", "kv_consumer"); });
+    DoctorOptions options;
+    options.prefill = p.url();
+    options.decode = d.url();
+    options.timeout = 2;
+    return diagnose(options);
+  };
+  std::vector<Check> checks = run(1);
+  ASSERT_NE(named(checks, "side channel"), nullptr);
+  EXPECT_EQ(named(checks, "side channel")->verdict, Verdict::kFail);
+  EXPECT_THAT(named(checks, "side channel")->found, ::testing::HasSubstr("127.0.0.1:1"));
+
+  checks = run(silent.port());
+  EXPECT_EQ(named(checks, "side channel")->verdict, Verdict::kOk);
+  EXPECT_EQ(named(checks, "handshake")->verdict, Verdict::kWarning) << "another host's shm";
+}
+
+TEST(Doctor, SaysItForPeopleAndForScripts) {
+  const std::vector<Check> checks = {ok("a", "fine"), warning("bb", "so \"so\"", "do this"),
+                                     failure("c", "broken", "do that")};
+  const std::string text = checks_text(checks);
+  EXPECT_THAT(text, ::testing::HasSubstr("ok       a   fine\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("FAIL     c   broken\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("-> do that\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("3 checks: 1 ok, 1 warnings, 1 failed\n"));
+  EXPECT_EQ(checks_json(checks),
+            R"({"ok":false,"checks":[{"name":"a","verdict":"ok","found":"fine","remedy":""},)"
+            R"({"name":"bb","verdict":"warning","found":"so \"so\"","remedy":"do this"},)"
+            R"({"name":"c","verdict":"fail","found":"broken","remedy":"do that"}]})");
+}
+
+}  // namespace
+}  // namespace baton::serving

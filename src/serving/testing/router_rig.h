@@ -1,0 +1,89 @@
+// A router over instances that do what a test says.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serving/router.h"
+#include "serving/testing/browse.h"
+#include "serving/testing/fake_instance.h"
+
+namespace baton::serving::testing {
+
+inline constexpr char kStream[] = R"({"prompt": "hi", "stream": true, "temperature": 0})";
+inline constexpr char kPlain[] = R"({"prompt": "hi", "temperature": 0})";
+
+inline std::string prefilled(const std::string& text = "One") {
+  return R"({"object":"baton.prefilled","first_token":{"id":1,"text":")" + text + "\"}}";
+}
+inline constexpr char kHandedOver[] =
+    R"({"object":"baton.handover","outcome":"done","cause":"none","text":"","baton":{"bytes":5}})";
+
+inline std::string chunk(const std::string& text, const std::string& more = "") {
+  return R"({"id":"x","choices":[{"index":0,"text":")" + text + "\"}]" + more + "}";
+}
+inline std::string first_chunk(const std::string& text) {
+  return chunk(text, R"(,"baton":{"first_token":true})");
+}
+
+inline std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+class RouterTest : public ::testing::Test {
+ protected:
+  void TearDown() override { router_.reset(); }
+
+  void start(Duration request_timeout = std::chrono::seconds(600),
+             Duration peer_timeout = std::chrono::seconds(30)) {
+    RouterOptions options;
+    options.port = 0;
+    options.request_timeout = request_timeout;
+    options.upstreams.peer_timeout = peer_timeout;
+    options.upstreams.poll_interval = options.upstreams.poll_interval_down =
+        std::chrono::milliseconds(20);
+    for (const auto& instance : prefill_) options.upstreams.prefill.push_back(instance->url());
+    for (const auto& instance : decode_) options.upstreams.decode.push_back(instance->url());
+    router_ = std::move(Router::start(std::move(options)).value());
+    ASSERT_TRUE(eventually([this] { return router_->ready(); }));
+  }
+  std::unique_ptr<Browser> ask(std::string body, const std::string& path = "/v1/completions",
+                               http::Headers headers = {}) {
+    return std::make_unique<Browser>(
+        post(router_->port(), path, std::move(body), std::move(headers)));
+  }
+  FakeInstance& p() { return *prefill_[0]; }
+  FakeInstance& d() { return *decode_[0]; }
+  void add(int prefills, int decodes) {
+    for (int i = 1; i <= prefills; ++i) {
+      prefill_.push_back(
+          std::make_unique<FakeInstance>("engine-p" + std::to_string(i), "kv_producer"));
+    }
+    for (int i = 1; i <= decodes; ++i) {
+      decode_.push_back(
+          std::make_unique<FakeInstance>("engine-d" + std::to_string(i), "kv_consumer"));
+    }
+  }
+  // What every error of the router's own must say.
+  void expect_names_everything(const std::string& body) {
+    for (const char* part : {"engine-p1", "engine-d1", "transfer ", "\"cause\":"}) {
+      EXPECT_THAT(body, ::testing::HasSubstr(part));
+    }
+  }
+
+  std::vector<std::unique_ptr<FakeInstance>> prefill_, decode_;
+  std::unique_ptr<Router> router_;
+};
+
+class PairTest : public RouterTest {
+ protected:
+  PairTest() { add(1, 1); }
+};
+
+}  // namespace baton::serving::testing
