@@ -48,6 +48,8 @@ class Supervisor {
       exit = supervise();
     }
     stop_all();
+    // Last, where it is not buried under the lines of those that stop.
+    if (!cause_.empty()) complain(kWho, fmt::format("stopped, because {}", cause_));
     return exit;
   }
 
@@ -190,8 +192,8 @@ class Supervisor {
     if (stop_asked_) return Exit::kOk;
     for (Child& child : children_) {
       if (!child.reap()) continue;
-      complain(kWho, fmt::format("{} (process {}) {}: everything stops", child.name(), child.pid(),
-                                 child.end_text()));
+      cause_ = fmt::format("{} (process {}) {}", child.name(), child.pid(), child.end_text());
+      complain(kWho, cause_ + ": everything stops");
       const int code = child.exit_code();
       return code == 0 ? Exit::kOther : static_cast<Exit>(code);
     }
@@ -254,6 +256,7 @@ class Supervisor {
   const UniqueFd signals_;
   std::vector<Child> children_;  // prefill, decode, router
   std::vector<std::uint16_t> ports_;
+  std::string cause_;  // who ended although nobody asked it to
   bool stop_asked_ = false;
   bool hurry_ = false;  // asked again
   Time hurry_until_ = kNever;
