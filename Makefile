@@ -6,7 +6,7 @@ BUILD := build/release
 FABRIC ?= auto
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check format tidy analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long clean
+.PHONY: help setup configure build demo test bench check format tidy analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long sim sim-long mutate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,16 @@ soak: build ## real processes under load, killed, stopped and restarted at rando
 
 soak-long: build ## the same, 1,000 rounds (about 40 minutes)
 	@$(PYTHON) tests/soak/soak.py --rounds 1000 --seed 2
+
+sim: configure ## the simulator, CI's share: every pair of events, 20,000 random worlds (2 minutes)
+	@cmake --build --preset release -j $(JOBS) --target sim && $(BUILD)/src/sim/sim --report build/sim/report.json
+
+sim-long: configure ## the same, more than a million schedules (about half an hour)
+	@cmake --build --preset release -j $(JOBS) --target sim && \
+	  $(BUILD)/src/sim/sim --preset long --report build/sim/report.json
+
+mutate: configure ## seeded faults in copies of the product, each of which the simulator must find (long)
+	@$(PYTHON) tools/mutate
 
 check: tidy build ## what CI runs: format, tidy, all tests, fuzzers, sanitizers, soak
 	@ctest --preset release -j $(JOBS)

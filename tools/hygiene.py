@@ -19,12 +19,13 @@ MAY_INCLUDE = {
     "wire": {"base", "layout"},
     "handover": {"base", "layout", "wire", "baton"},
     "fabric": {"base"},
+    "sim": {"base", "layout", "wire", "handover", "fabric", "baton"},
     "agent": {"base", "layout", "wire", "handover", "fabric", "baton"},
     "model": {"base"},
     "engine": {"base", "model", "baton"},
     "http": {"base"},
     "serving": {"base", "http", "handover", "engine", "model", "baton"},
-    "apps": {"base", "serving", "engine", "model", "http", "baton"},
+    "apps": {"base", "sim", "serving", "engine", "model", "http", "baton"},
 }
 # Beside the table: what a room's headers need of another for one named reason.
 EXCEPTIONS = {

@@ -9,6 +9,7 @@
 #include "serving/serve.h"
 #include "serving/up.h"
 #include "serving/version.h"
+#include "sim/flags.h"
 
 namespace {
 
@@ -270,12 +271,16 @@ int main(int argc, char** argv) {
   const CLI::App* route = add_route(app, route_options);
   const CLI::App* up = add_up(app, up_options, shared);
   const CLI::App* doctor = add_doctor(app, doctor_options);
+  baton::sim::SimOptions sim_options;
+  CLI::App* sim = app.add_subcommand("sim", baton::sim::kSimAbout);
+  baton::sim::add_flags(*sim, sim_options);
   if (is_unknown_command(app, argc, argv)) return static_cast<int>(Exit::kUsage);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return report(app, error);
   }
+  if (sim->parsed()) return baton::sim::run_sim(sim_options);
   baton::serving::hold_stop_signals();
   Exit exit = Exit::kOther;
   if (serve->parsed()) exit = baton::serving::run_serve(serve_options);

@@ -1,10 +1,10 @@
-#include "handover/testing/pattern.h"
+#include "sim/pattern.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace baton::handover::testing {
+namespace baton::sim {
 
 Pool::Pool(std::uint32_t layers, std::uint32_t blocks, std::uint32_t block_size,
            std::uint32_t token_bytes, std::uint32_t gap, std::byte value)
@@ -109,4 +109,4 @@ std::uint64_t Pool::bytes_per_block() const {
   return std::uint64_t{layers_} * block_size_ * token_bytes_;
 }
 
-}  // namespace baton::handover::testing
+}  // namespace baton::sim

@@ -12,7 +12,7 @@
 #include "baton/geometry.h"
 #include "baton/ids.h"
 
-namespace baton::handover::testing {
+namespace baton::sim {
 
 inline constexpr std::byte kPoison{0xDB};  // a free block at D
 inline constexpr std::byte kGarbage{
@@ -50,4 +50,4 @@ class Pool {
   std::vector<BlockId> free_;
 };
 
-}  // namespace baton::handover::testing
+}  // namespace baton::sim

@@ -1,0 +1,284 @@
+#include "sim/random_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/traffic.h"
+
+namespace baton::sim {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+class RandomRun {
+ public:
+  RandomRun(std::uint64_t seed, const Mix& mix, Journal& journal, StateCount* states)
+      : mix_(mix),
+        journal_(journal),
+        states_(states),
+        choices_(seed),
+        world_(mix.settings, choices_, seed, journal),
+        traffic_(world_) {}
+
+  void run() {
+    for (std::uint32_t i = 0; i < mix_.prefills; ++i) {
+      prefills_.push_back(world_.add_instance(true, mix_.ranks));
+    }
+    for (std::uint32_t i = 0; i < mix_.decodes; ++i) {
+      decodes_.push_back(world_.add_instance(false, mix_.ranks));
+    }
+    world_.weather = mix_.weather;
+    for (std::uint32_t i = 0; i < mix_.requests; ++i) {
+      world_.later(within(mix_.fault_phase), [this] { request(); });
+    }
+    schedule_faults();
+    const Time end = world_.now() + mix_.fault_phase;
+    while (world_.now() < end && !journal_.failed()) {
+      world_.run_until(std::min(end, world_.now() + milliseconds(5)));
+      if (states_ != nullptr) states_->add(world_.fingerprint());
+    }
+    if (!journal_.failed()) quiet();
+  }
+
+ private:
+  std::uint64_t pick(std::uint64_t n) { return choices_.pick(n); }
+  Duration within(Duration length) {
+    return microseconds(pick(static_cast<std::uint64_t>(length / microseconds(1)) + 1));
+  }
+  Duration between(int from_ms, int to_ms) {
+    return milliseconds(from_ms) + within(milliseconds(to_ms - from_ms));
+  }
+
+  std::uint32_t some_instance(const std::vector<std::uint32_t>& among);
+  std::uint32_t some_process();
+  void request();
+  Plan plan();
+  void schedule_faults();
+  void schedule(std::uint32_t count, void (RandomRun::*fault)());
+  void crash();
+  void stall();
+  void stall_engine();
+  void cut() { world_.cut_any(); }
+  void cut_one_way();
+  void cut_data();
+  void leave();
+  void join();
+  void router_dies() { traffic_.router_dies(static_cast<std::uint32_t>(pick(mix_.routers))); }
+  void quiet();
+  void restart_writers();
+  void probe();
+
+  const Mix mix_;
+  Journal& journal_;
+  StateCount* states_;
+  SeededChoices choices_;
+  World world_;
+  Traffic traffic_;
+  std::vector<std::uint32_t> prefills_, decodes_;
+  std::uint32_t next_request_ = 1;
+};
+
+// ---- requests ----
+
+std::uint32_t RandomRun::some_instance(const std::vector<std::uint32_t>& among) {
+  const auto first = static_cast<std::size_t>(pick(among.size()));
+  for (std::size_t i = 0; i < among.size(); ++i) {
+    const std::uint32_t index = among[(first + i) % among.size()];
+    if (world_.instance(index).alive && !world_.instance(index).leaving) return index;
+  }
+  return among[first];
+}
+
+Plan RandomRun::plan() {
+  Plan p;
+  p.number = next_request_++;
+  p.prefill = some_instance(prefills_);
+  p.decode = some_instance(decodes_);
+  p.other_decode = some_instance(decodes_);
+  const std::size_t parts = choices_.chance(mix_.parts) ? 2 + pick(2) : 1;
+  for (std::size_t i = 0; i < parts; ++i) {
+    p.prompts.push_back(static_cast<std::uint32_t>(1 + pick(parts > 1 ? 16 : 40)));
+  }
+  if (choices_.chance(mix_.prefix_hits)) {
+    p.reused_blocks = pick(4) == 0 ? 1000 : static_cast<std::uint32_t>(1 + pick(4));
+  }
+  p.piece_tokens = static_cast<std::uint32_t>(4 * (1 + pick(10)));
+  p.claims = pick(4) != 0;
+  p.knows_incarnation = pick(3) != 0;
+  p.recompute = choices_.chance(mix_.recompute);
+  p.decode_refuses = choices_.chance(mix_.refusals);
+  p.first_token_from_prefill = pick(2) == 0;
+  if (choices_.chance(mix_.preempts)) {
+    p.preempt = static_cast<Preempt>(1 + pick(3));
+    p.preempt_after = within(milliseconds(30));
+  }
+  if (choices_.chance(mix_.prefill_preempts)) p.prefill_preempt_after = within(milliseconds(30));
+  if (choices_.chance(mix_.clients_gone)) p.client_gone_after = within(milliseconds(80));
+  const int slow = choices_.chance(mix_.slow_engines) ? 20 : 1;
+  p.prefill_delay = within(milliseconds(10 * slow));
+  p.decode_delay = within(milliseconds(10 * slow));
+  p.piece_time = within(milliseconds(4 * slow));
+  p.decode_time = within(milliseconds(15 * slow));
+  return p;
+}
+
+void RandomRun::request() {
+  traffic_.start(plan(), static_cast<std::uint32_t>(pick(mix_.routers)));
+}
+
+// ---- faults ----
+
+void RandomRun::schedule(std::uint32_t count, void (RandomRun::*fault)()) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    world_.later(within(mix_.fault_phase), [this, fault] { (this->*fault)(); });
+  }
+}
+
+void RandomRun::schedule_faults() {
+  schedule(mix_.cuts, &RandomRun::cut);
+  schedule(mix_.one_way_cuts, &RandomRun::cut_one_way);
+  schedule(mix_.data_cuts, &RandomRun::cut_data);
+  schedule(mix_.crashes, &RandomRun::crash);
+  schedule(mix_.stalls, &RandomRun::stall);
+  schedule(mix_.engine_stalls, &RandomRun::stall_engine);
+  schedule(mix_.leaves, &RandomRun::leave);
+  schedule(mix_.joins, &RandomRun::join);
+  schedule(mix_.router_deaths, &RandomRun::router_dies);
+}
+
+std::uint32_t RandomRun::some_process() {
+  const auto& inst = world_.instance(static_cast<std::uint32_t>(pick(world_.instances())));
+  return inst.ranks[pick(inst.ranks.size())];
+}
+
+void RandomRun::crash() {
+  const auto index = static_cast<std::uint32_t>(pick(world_.instances()));
+  if (!world_.instance(index).alive || world_.instance(index).leaving) return;
+  traffic_.instance_gone(index);
+  world_.crash(index);
+  world_.later(within(milliseconds(60)), [this, index] { world_.start(index); });
+}
+
+void RandomRun::stall() {
+  world_.stall(some_process(), within(milliseconds(pick(2) == 0 ? 400 : 60)));
+}
+
+void RandomRun::stall_engine() {
+  world_.stall_engine(static_cast<std::uint32_t>(pick(world_.instances())),
+                      within(milliseconds(200)));
+}
+
+void RandomRun::cut_one_way() {
+  const std::uint32_t from = some_process();
+  const std::uint32_t to = some_process();
+  if (from != to) world_.cut_one_way(from, to, within(milliseconds(400)));
+}
+
+void RandomRun::cut_data() {
+  Process* from =
+      world_.rank(some_instance(prefills_), static_cast<std::uint32_t>(pick(mix_.ranks)));
+  Process* to = world_.rank(some_instance(decodes_), static_cast<std::uint32_t>(pick(mix_.ranks)));
+  if (from == nullptr || to == nullptr) return;
+  world_.hold_data(from->place.number, to->place.number, within(milliseconds(300)));
+}
+
+// SIGTERM: no new requests; what runs may end, then what is left is ended and the process goes.
+void RandomRun::leave() {
+  const auto& among = pick(2) == 0 ? prefills_ : decodes_;
+  const std::uint32_t index = some_instance(among);
+  std::size_t others = 0;
+  for (const std::uint32_t other : among) {
+    if (world_.instance(other).alive && !world_.instance(other).leaving) ++others;
+  }
+  if (others < 2 || world_.instance(index).leaving || !world_.instance(index).alive) return;
+  world_.instance(index).leaving = true;
+  const Duration grace = within(milliseconds(100));
+  world_.later(grace, [this, index] { traffic_.drain(index); });
+  world_.later(grace + within(milliseconds(50)), [this, index] {
+    if (!world_.instance(index).alive) return;
+    traffic_.instance_gone(index);
+    world_.leave(index);
+  });
+}
+
+void RandomRun::join() {
+  const bool prefill = pick(2) == 0;
+  journal_.mark(Mark::instance_joined);
+  (prefill ? prefills_ : decodes_).push_back(world_.add_instance(prefill, mix_.ranks));
+}
+
+// ---- afterwards ----
+
+void RandomRun::quiet() {
+  world_.heal();
+  for (std::uint32_t i = 0; i < world_.instances(); ++i) {
+    if (!world_.instance(i).alive) world_.start(i);
+  }
+  const Settings& s = world_.settings;
+  // The router's deadline ends every request; then a registration may wait for its own, its peer
+  // may have to be found silent and dialled again, and P's lease ends last.
+  const Duration bound = milliseconds(2000) + 2 * s.transfer_timeout + 2 * s.lease +
+                         4 * s.peer_timeout + milliseconds(500);
+  world_.run_until(world_.now() + bound,
+                   [this] { return traffic_.all_finished() && world_.idle(); });
+  if (traffic_.all_finished() && !world_.idle() && !s.fence_on_request) {
+    // Where nothing but its death fences a writer, blocks that it may still write to wait for that,
+    // however long it takes [I1]; then they must come back.
+    restart_writers();
+    world_.run_until(world_.now() + bound, [this] { return world_.idle(); });
+  }
+  if (!traffic_.all_finished() || !world_.idle()) {
+    world_.fault(Checker::kBound,
+                 fmt::format("not ended {} ms after the last fault: {} requests{}",
+                             bound / milliseconds(1), traffic_.open(), world_.what_is_left()));
+  }
+  traffic_.check_at_end();
+  if (!journal_.failed()) probe();
+  world_.check_at_end();
+}
+
+void RandomRun::restart_writers() {
+  for (const std::uint32_t index : prefills_) {
+    if (!world_.instance(index).alive) continue;
+    traffic_.instance_gone(index);
+    world_.crash(index);
+    world_.start(index);
+  }
+}
+
+// Between every P and every D, with a decode side that queues for longer than P's lease.
+void RandomRun::probe() {
+  std::vector<std::uint32_t> probes;
+  for (std::size_t i = 0; i < std::max(prefills_.size(), decodes_.size()); ++i) {
+    Plan p;
+    p.number = next_request_++;
+    p.prefill = prefills_[i % prefills_.size()];
+    p.decode = decodes_[i % decodes_.size()];
+    if (!world_.instance(p.prefill).alive || !world_.instance(p.decode).alive) continue;
+    if (world_.instance(p.prefill).leaving || world_.instance(p.decode).leaving) continue;
+    p.prompts = {9};
+    p.decode_delay = {};
+    p.queue_at_decode = i == 0 ? Duration(world_.settings.lease) * 3 / 2 : Duration{};
+    probes.push_back(p.number);
+    traffic_.start(p, mix_.routers);
+  }
+  world_.run_until(world_.now() + milliseconds(2500),
+                   [this] { return traffic_.all_finished() && world_.idle(); });
+  for (const std::uint32_t number : probes) {
+    const Traffic::Result& result = traffic_.result(number);
+    if (result.answered && !result.recomputed) continue;
+    world_.fault(Checker::kProbe, fmt::format("plain request {} failed after the faults, status {}",
+                                              number, result.status));
+  }
+  if (!world_.idle()) world_.fault(Checker::kIdle, "something is left of plain requests");
+}
+
+}  // namespace
+
+void run_random(std::uint64_t seed, const Mix& mix, Journal& journal, StateCount* states) {
+  RandomRun(seed, mix, journal, states).run();
+}
+
+}  // namespace baton::sim
