@@ -220,6 +220,13 @@ class Instance {
     return wait_until([&] { return ends(transfer, side).size() >= count; });
   }
   const std::vector<Event>& events() const { return events_; }
+  // Those kept by keep_decoded_blocks().
+  void release_decoded(TransferId transfer, std::uint32_t attempt = 1) {
+    const auto it = held_by_decode_.find({transfer, attempt});
+    if (it == held_by_decode_.end()) return;
+    give_back(it->second);
+    held_by_decode_.erase(it);
+  }
   // Blocks come back to the free list by events unless a test wants to look at them first.
   void keep_decoded_blocks(bool keep) { keep_decoded_ = keep; }
   const std::vector<std::string>& faults() const { return faults_; }
