@@ -321,7 +321,8 @@ void Owner::on_frame(ConnId conn, const wire::Frame& frame) {
 
 void Owner::on_bad_stream(ConnId conn, const Error& error) {
   if (deaf_) return;
-  log::debug("control connection with {}: {}", channel_->peer_text(conn), error.message);
+  log::failure(log::Level::kWarning, "bad_stream",
+               {{"from", channel_->peer_text(conn)}, {"text", error.message}});
   if (conn.dialed()) {
     decode_.on_bad_stream(conn.value, error, now_);
   } else {
@@ -444,16 +445,11 @@ std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {
 
 // --- engine ---
 
+// A failed end is logged by whoever takes the event: it knows the request as well.
 void Owner::deliver(Event&& event) {
   if (stopping_) return;
   event.times.told = now().time_since_epoch().count();
   event.fabric = carrier_of(event);
-  if (event.kind == Event::Kind::kEnded && event.outcome == Outcome::kFailed) {
-    log::warning("{} of transfer {} (binding {}, attempt {}) with {} failed: {}: {}",
-                 event.side == Side::kPrefill ? "prefill side" : "decode side",
-                 event.transfer.to_string(), event.attempt.binding, event.attempt.attempt,
-                 event.peer.empty() ? "nobody" : event.peer, to_string(event.cause), event.text);
-  }
   events_.push(std::move(event));
 }
 

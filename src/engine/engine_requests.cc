@@ -254,6 +254,8 @@ void EngineCore::log_failure(log::Level level, const Sequence& sequence, const E
                 {"prefill", is_prefill ? own : peer},
                 {"decode", is_prefill ? peer : own},
                 {"side", is_prefill ? "prefill" : "decode"},
+                {"attempt",
+                 event ? fmt::format("{}.{}", event->attempt.binding, event->attempt.attempt) : ""},
                 {"then", then},
                 {"text", event && !event->text.empty() ? event->text : error.message}});
 }
