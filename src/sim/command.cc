@@ -86,6 +86,7 @@ CampaignOptions campaign_for(const SimOptions& o) {
   if (o.deviations >= 0) out.deviations = static_cast<std::uint32_t>(o.deviations);
   if (o.large_every >= 0) out.large_every = static_cast<std::uint32_t>(o.large_every);
   out.first_seed = o.first_seed;
+  out.faults_max = o.faults_max;
   out.pairs = !o.no_pairs;
   out.threads = o.threads != 0 ? o.threads : std::max(1U, std::thread::hardware_concurrency());
   return out;

@@ -15,6 +15,7 @@ struct SimOptions {
   std::int64_t samples = -1;
   std::int64_t large_every = -1;
   bool no_pairs = false;
+  std::uint32_t faults_max = 5;
   unsigned threads = 0;  // 0: one a core
   // One schedule.
   std::uint64_t seed = 0;

@@ -31,6 +31,7 @@ void add_flags(CLI::App& app, SimOptions& o) {
   app.add_option("--deviations", o.deviations,
                  "steps of an exhausted schedule that take something else than what is due first");
   app.add_option("--samples", o.samples, "random walks of each pair, beyond that bound");
+  app.add_option("--faults-max", o.faults_max, "stops after so many")->capture_default_str();
   app.add_option("--threads", o.threads, "default: one a core");
   app.add_option("--seed", o.seed, "replays one random world");
   app.add_flag("--large", o.large, "with --seed: it was a large one");

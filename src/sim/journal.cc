@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array<std::string_view, kMarks> kMarkNames{
 #define BATON_SIM_MARK(name) #name,
-    BATON_SIM_MARKS(BATON_SIM_MARK)
+#include "sim/marks.inc"
 #undef BATON_SIM_MARK
 };
 

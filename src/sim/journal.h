@@ -14,34 +14,11 @@
 namespace baton::sim {
 
 // Rare branches. The long run fails if one of them was never reached.
-#define BATON_SIM_MARKS(M)                                                                         \
-  M(done_after_resend)                                                                             \
-  M(drained_release)                                                                               \
-  M(fence_release)                                                                                 \
-  M(quarantine_held)                                                                               \
-  M(grant_again)                                                                                   \
-  M(superseded_while_writing)                                                                      \
-  M(withdraw_while_writing)                                                                        \
-  M(withdraw_before_write)                                                                         \
-  M(supersede_at_other_decode) M(nothing_wanted) M(part_wanted) M(lease_expired)                   \
-      M(claim_cancelled) M(registration_deadline) M(unknown_transfer) M(peer_restarted)            \
-          M(peer_silent) M(peer_died) M(peer_unreachable) M(write_failed) M(submit_failed)         \
-              M(connect_failed) M(corrupt_refused) M(stale_message) M(stale_immediate) M(verified) \
-                  M(lost_final) M(lost_immediate) M(duplicate_register) M(early_immediate)         \
-                      M(recomputed) M(policy_fail) M(preempted_before_ready)                       \
-                          M(preempted_between_pieces) M(preempted_while_writing) M(client_gone)    \
-                              M(router_died) M(queue_full) M(engine_stalled) M(process_stalled)    \
-                                  M(instance_left) M(instance_joined) M(shutdown_in_flight)        \
-                                      M(crash_in_flight) M(restart) M(link_cut) M(one_way_cut)     \
-                                          M(data_cut) M(sub_requests) M(no_room_waits)             \
-                                              M(clock_skew) M(expired_under_write)                 \
-                                                  M(late_duplicate)
-
 enum class Mark : std::uint8_t {
 #define BATON_SIM_MARK(name) name,
-  BATON_SIM_MARKS(BATON_SIM_MARK)
+#include "sim/marks.inc"
 #undef BATON_SIM_MARK
-      kCount
+  kCount
 };
 std::string_view to_string(Mark mark);
 inline constexpr std::size_t kMarks = static_cast<std::size_t>(Mark::kCount);

@@ -71,6 +71,9 @@ Mix draw_mix(std::uint64_t seed, bool large) {
   m.leaves = rng.chance(1, 4) ? 1 : 0;
   m.joins = rng.chance(1, 4) ? 1 : 0;
   m.router_deaths = rng.chance(1, 4) ? 1 : 0;
+  // In a short book of ends they would push out D's own, which is its own loss and no fault.
+  m.hostile = m.settings.ends_remembered_max > 64 ? some(rng, 4) : 0;
+  m.odd = rng.chance(1, 8);
   m.preempts = some(rng, 600);
   m.prefill_preempts = some(rng, 400);
   m.clients_gone = some(rng, 400);
@@ -107,6 +110,8 @@ std::vector<std::string> Mix::faults() const {
   add(leaves > 0, "leave");
   add(joins > 0, "join");
   add(router_deaths > 0, "router death");
+  add(hostile > 0, "hostile registrations");
+  add(odd, "unlike model");
   add(clients_gone > 0, "client disconnects");
   add(preempts > 0, "preemption at D");
   add(prefill_preempts > 0, "preemption at P");

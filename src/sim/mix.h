@@ -30,6 +30,8 @@ struct Mix {
   std::uint32_t leaves = 0;
   std::uint32_t joins = 0;
   std::uint32_t router_deaths = 0;
+  std::uint32_t hostile = 0;  // registrations that no honest D sends
+  bool odd = false;           // a D with another model tries to take part
   // Of requests, out of 1000.
   std::uint32_t preempts = 0;
   std::uint32_t prefill_preempts = 0;

@@ -311,6 +311,7 @@ void Process::on_decode_event(const Event& event) {
 
 void Process::check_done(const Event& event, Held& held) {
   held.done = true;
+  if (place.odd) fault(Checker::kMessages, "a hand-over between unlike models");
   const std::uint64_t needed = held.blocks.size() * pool.bytes_per_block();
   if (event.bytes != needed) {
     fault(Checker::kBytes,
@@ -432,6 +433,7 @@ void Process::on_prefill_event(const Event& event) {
   Prompt& p = found->second;
   if (p.over) {
     if (p.handed_in) fault(Checker::kOneEnd, "a transfer ended twice at the prefill side");
+    if (!p.handed_in && world_.engines != nullptr) world_.engines->prefill_ended(*this, event);
     return;
   }
   world_.journal.count("prefill", to_string(event.outcome), to_string(event.cause));
@@ -473,6 +475,7 @@ void Process::check_lease(const Event& event, const Prompt& p) {
 
 void Process::mark_cause(const Event& event) const {
   Journal& journal = world_.journal;
+  if (place.odd && event.cause == Cause::kRefused) journal.mark(Mark::unlike_refused);
   if (event.text.find("quarantine_blocks_max") != std::string::npos) {
     journal.mark(Mark::quarantine_held);
   }
@@ -619,6 +622,7 @@ Status Process::post(const WriteOp& op) {
     slot = posted_free_.back();
     posted_free_.pop_back();
   }
+  check_place(op);
   fabric::Write write;
   write.to = {to_value(op.to)};
   write.local_region = op.local_region;
@@ -645,6 +649,16 @@ Status Process::post(const WriteOp& op) {
   note("post", {}, op.immediate ? "with immediate" : "", op.length);
   count_post(op);
   return {};
+}
+
+// Whatever a registration said, no address outside of the peer's pool is formed [I7].
+void Process::check_place(const WriteOp& op) const {
+  const Region& region = pool.geometry.regions.at(op.remote_region);
+  const std::uint64_t stride = region.block_bytes + 16;  // the widest that a process here has
+  if (op.length > 0 && op.remote_offset + op.length > stride * world_.settings.pool_blocks) {
+    fault(Checker::kMessages,
+          fmt::format("a write at {} of region {}, past its end", op.remote_offset, region.name));
+  }
 }
 
 // Books the bytes with the attempt that holds the target block at D now.

@@ -41,6 +41,7 @@ class Process final : public handover::Port {
     std::uint32_t instance = 0;
     std::uint32_t rank = 0;
     Duration skew{};  // its clock less the world's
+    bool odd = false;
     std::string short_name;
   };
   using Key = std::pair<TransferId, baton::Attempt>;
@@ -151,6 +152,7 @@ class Process final : public handover::Port {
   void handle(const fabric::FabricEvent& event);
   void on_immediate(const fabric::FabricEvent& event);
   std::uint64_t completed(std::uint64_t context);
+  void check_place(const handover::WriteOp& op) const;
   void count_post(const handover::WriteOp& op);
   void take_events();
   void on_decode_event(const Event& event);

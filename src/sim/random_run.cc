@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sim/traffic.h"
+#include "wire/messages.h"
 
 namespace baton::sim {
 namespace {
@@ -29,6 +30,7 @@ class RandomRun {
     for (std::uint32_t i = 0; i < mix_.decodes; ++i) {
       decodes_.push_back(world_.add_instance(false, mix_.ranks));
     }
+    if (mix_.odd) odd_ = world_.add_instance(false, mix_.ranks, true);
     world_.weather = mix_.weather;
     for (std::uint32_t i = 0; i < mix_.requests; ++i) {
       world_.later(within(mix_.fault_phase), [this] { request(); });
@@ -63,6 +65,7 @@ class RandomRun {
   void cut() { world_.cut_any(); }
   void cut_one_way();
   void cut_data();
+  void hostile();
   void leave();
   void join();
   void router_dies() { traffic_.router_dies(static_cast<std::uint32_t>(pick(mix_.routers))); }
@@ -77,6 +80,8 @@ class RandomRun {
   World world_;
   Traffic traffic_;
   std::vector<std::uint32_t> prefills_, decodes_;
+  std::optional<std::uint32_t> odd_;
+  wire::Encoder encoder_;
   std::uint32_t next_request_ = 1;
 };
 
@@ -97,6 +102,7 @@ Plan RandomRun::plan() {
   p.prefill = some_instance(prefills_);
   p.decode = some_instance(decodes_);
   p.other_decode = some_instance(decodes_);
+  if (odd_ && pick(4) == 0) p.decode = p.other_decode = *odd_;
   const std::size_t parts = choices_.chance(mix_.parts) ? 2 + pick(2) : 1;
   for (std::size_t i = 0; i < parts; ++i) {
     p.prompts.push_back(static_cast<std::uint32_t>(1 + pick(parts > 1 ? 16 : 40)));
@@ -143,6 +149,7 @@ void RandomRun::schedule_faults() {
   schedule(mix_.crashes, &RandomRun::crash);
   schedule(mix_.stalls, &RandomRun::stall);
   schedule(mix_.engine_stalls, &RandomRun::stall_engine);
+  schedule(mix_.hostile, &RandomRun::hostile);
   schedule(mix_.leaves, &RandomRun::leave);
   schedule(mix_.joins, &RandomRun::join);
   schedule(mix_.router_deaths, &RandomRun::router_dies);
@@ -182,6 +189,33 @@ void RandomRun::cut_data() {
   Process* to = world_.rank(some_instance(decodes_), static_cast<std::uint32_t>(pick(mix_.ranks)));
   if (from == nullptr || to == nullptr) return;
   world_.hold_data(from->place.number, to->place.number, within(milliseconds(300)));
+}
+
+// A registration that P must refuse: it names a block outside of D's pool, one twice, or too few.
+// P has finished blocks for it, so that it would write at once if it took it.
+void RandomRun::hostile() {
+  Process* p = world_.rank(some_instance(prefills_), 0);
+  Process* d = world_.rank(some_instance(decodes_), 0);
+  if (p == nullptr || d == nullptr || p->stalled || p->leaving) return;
+  const std::uint32_t size = world_.settings.block_size;
+  const TransferId id{pick(1U << 30) + 1, Traffic::kForeign + next_request_++};
+  if (!p->begin_prefill(id, 2 * size)) return;
+  p->compute_piece(id, 2 * size, std::nullopt);
+  p->turn();
+  const std::uint32_t pool = world_.settings.pool_blocks;
+  std::vector<BlockId> ids{0, static_cast<BlockId>(pool + pick(1000))};
+  if (pick(3) == 0) ids[1] = ids[0];
+  if (pick(3) == 0) ids.resize(1);
+  wire::Register message;
+  message.transfer = id;
+  message.range = {0, 2 * size};
+  message.prompt_tokens = 2 * size;
+  message.num_groups = 1;
+  message.block_ids[0] = ids;
+  message.num_grants = 1;
+  message.grant = {{}, {1, 1}, (1ULL << 40) + pick(1000), 4};
+  message.deadline = world_.settings.transfer_timeout;
+  world_.forge(d->place.number, p->place.number, encoder_.encode(message));
 }
 
 // SIGTERM: no new requests; what runs may end, then what is left is ended and the process goes.
@@ -250,6 +284,9 @@ void RandomRun::restart_writers() {
 
 // Between every P and every D, with a decode side that queues for longer than P's lease.
 void RandomRun::probe() {
+  // A handshake whose first word was lost stands until the peer counts as silent.
+  const Settings& s = world_.settings;
+  world_.run_until(world_.now() + s.peer_timeout + s.reconnect_grace + milliseconds(10));
   std::vector<std::uint32_t> probes;
   for (std::size_t i = 0; i < std::max(prefills_.size(), decodes_.size()); ++i) {
     Plan p;

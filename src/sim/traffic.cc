@@ -278,6 +278,7 @@ void Traffic::cancel_prefill(Request& r) {
 }
 
 void Traffic::prefill_ended(Process& process, const Event& event) {
+  if (event.transfer.low >= kForeign) return;
   Request& r = of(event.transfer);
   const State state = r.prefill.state;
   if (state != State::kWaiting && state != State::kQueued) return;

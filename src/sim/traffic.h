@@ -50,7 +50,8 @@ struct Plan {
 class Traffic final : public Engines {
  public:
   static constexpr std::uint32_t kParts = 4;
-  static constexpr std::uint32_t kTokens = 4;  // of an answer
+  static constexpr std::uint32_t kTokens = 4;            // of an answer
+  static constexpr std::uint64_t kForeign = 1ULL << 40;  // transfers from here on are not requests
 
   struct Result {
     bool finished = false;

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 constexpr Time kStart{std::chrono::hours(10)};  // room for clocks that are behind
 constexpr Duration kRetryStalled = milliseconds(5);
 constexpr Duration kFixedDelay = microseconds(10);
-constexpr std::uint64_t kStepsMax = 20'000'000;
+constexpr std::uint64_t kStepsMax = 5'000'000;
 
 fabric::sim::Options fabric_options(const Settings& s) {
   fabric::sim::Options out;
@@ -165,11 +165,12 @@ void World::leap(Duration by) {
 
 // ---- processes ----
 
-std::uint32_t World::add_instance(bool is_prefill, std::uint32_t ranks) {
+std::uint32_t World::add_instance(bool is_prefill, std::uint32_t ranks, bool odd) {
   const auto index = static_cast<std::uint32_t>(instances_.size());
   Instance& added = instances_.emplace_back();
   added.is_prefill = is_prefill;
   added.engine_id = fmt::format("{}{}", is_prefill ? 'p' : 'd', index);
+  added.odd = odd;
   added.ranks.resize(ranks);
   start(index);
   return index;
@@ -215,6 +216,8 @@ void World::make_process(std::uint32_t index, std::uint32_t rank) {
   }
   Pool pool(settings.layers, settings.pool_blocks, settings.block_size, settings.token_bytes,
             inst.is_prefill ? 0 : (index % 2) * 16, inst.is_prefill ? kGarbage : kPoison);
+  if (inst.odd) pool.geometry.model = "another";
+  place.odd = inst.odd;
   auto endpoint = network.make_endpoint(config.id);
   inst.ranks[rank] = place.number;
   processes_.push_back(std::make_unique<Process>(*this, std::move(place), config, std::move(pool),
@@ -296,7 +299,11 @@ void World::leave(std::uint32_t index) {
     Process& p = process(number);
     if (!p.alive) continue;
     if (p.prefill && p.prefill->writes_in_flight() > 0) journal.mark(Mark::shutdown_in_flight);
-    if (p.decode) p.decode->shutdown(p.clock());
+    if (p.decode) {
+      p.decode->shutdown(p.clock());
+      end_process(p);
+      continue;
+    }
     if (p.prefill) p.prefill->shutdown(p.clock());
     p.leaving = true;
     // What is posted completes first: P's memory is read until then [I2].
@@ -418,6 +425,14 @@ void World::hang_up(std::uint32_t number, LinkId id) {
   (is_dialler ? link.dialler_open : link.acceptor_open) = false;
   const std::uint32_t other = is_dialler ? link.acceptor : link.dialler;
   later(delay(), [this, other, id] { down(other, id, "closed by the peer"); });
+}
+
+void World::forge(std::uint32_t from, std::uint32_t to, std::span<const std::byte> frame) {
+  for (const auto& [id, link] : links_) {
+    if (link.dialler != from || link.acceptor != to || !link.acceptor_open) continue;
+    journal.mark(Mark::hostile_register);
+    return carry(from, id, frame);
+  }
 }
 
 void World::cut(LinkId id) {

@@ -73,6 +73,7 @@ struct Instance {
   bool is_prefill = false;
   bool alive = false;
   bool leaving = false;  // gets no new requests
+  bool odd = false;      // has another model: nothing may ever be handed over to it [I9]
   std::uint32_t lives = 0;
   std::vector<std::uint32_t> ranks;  // numbers of its processes in this life
 };
@@ -110,7 +111,7 @@ class World {
   void turn_all();
 
   // Instances and their processes. All ranks of an instance live and die together.
-  std::uint32_t add_instance(bool is_prefill, std::uint32_t ranks);
+  std::uint32_t add_instance(bool is_prefill, std::uint32_t ranks, bool odd = false);
   void start(std::uint32_t instance);
   void crash(std::uint32_t instance);
   void leave(std::uint32_t instance);  // its processes end in good order, as far as they can
@@ -130,6 +131,8 @@ class World {
   handover::LinkId new_link(std::uint32_t dialler, const PeerAddress& to);
   void hang_up(std::uint32_t number, handover::LinkId link);
   void carry(std::uint32_t number, handover::LinkId link, std::span<const std::byte> frame);
+  // D's process sends P this, as if it were its own; nothing happens where no connection stands.
+  void forge(std::uint32_t from, std::uint32_t to, std::span<const std::byte> frame);
   void cut(handover::LinkId link);
   void cut_any();
   void cut_one_way(std::uint32_t from, std::uint32_t to, Duration length);
