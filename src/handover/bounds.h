@@ -36,6 +36,7 @@ enum class BoundId : std::uint8_t {
   kVerifyingPeerLost,
   kQuarantinedMessageLost,
   kQuarantinedPeerStopped,
+  kQuarantinedImmediateLost,
   kClaimCancelLost,
   // P's states.
   kStranger,
