@@ -521,5 +521,38 @@ TEST_F(RefusedPeer, NamesFieldAndBothValues) {
   EXPECT_EQ(d_->ends(t, Side::kDecode).at(0).outcome, Outcome::kDone);
 }
 
+TEST_F(AgentTest, ADrainingPairRefusesTheNewAndEndsWhatRuns) {
+  start();
+  d_->keep_decoded_blocks(true);
+  const auto running = TransferId::random();
+  ASSERT_TRUE(p_->agent().expect(running, 30));
+  ASSERT_TRUE(d_->register_blocks(running, p_->address(), 30));
+  ASSERT_TRUE(p_->agent().drain());
+  ASSERT_TRUE(d_->agent().drain());
+  const auto late = TransferId::random();
+  ASSERT_TRUE(d_->register_blocks(late, p_->address(), 8));
+  ASSERT_TRUE(p_->agent().expect(late, 8));
+  ASSERT_TRUE(d_->wait_end(late, Side::kDecode));
+  ASSERT_TRUE(p_->wait_end(late, Side::kPrefill));
+  EXPECT_EQ(d_->ends(late, Side::kDecode).at(0).cause, Cause::kShutdown);
+  EXPECT_EQ(p_->ends(late, Side::kPrefill).at(0).cause, Cause::kShutdown);
+  ASSERT_TRUE(p_->ready(running, 12, 30));
+  expect_done(running, 12);
+}
+
+TEST_F(AgentTest, AnAbandonedAgentEndsEverythingWithEventsAndTellsItsPeer) {
+  start();
+  const auto t = TransferId::random();
+  ASSERT_TRUE(p_->agent().expect(t, 30));
+  ASSERT_TRUE(d_->register_blocks(t, p_->address(), 30));
+  ASSERT_TRUE(p_->wait_until([&] { return p_->agent().metrics().peers_connected.value() == 1; }));
+  ASSERT_TRUE(d_->agent().abandon());
+  ASSERT_TRUE(d_->wait_end(t, Side::kDecode));
+  EXPECT_EQ(d_->ends(t, Side::kDecode).at(0).cause, Cause::kShutdown);
+  ASSERT_TRUE(p_->wait_end(t, Side::kPrefill));
+  EXPECT_EQ(p_->ends(t, Side::kPrefill).at(0).outcome, Outcome::kCancelled);
+  expect_all_returned();
+}
+
 }  // namespace
 }  // namespace baton
