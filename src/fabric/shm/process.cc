@@ -18,21 +18,22 @@ constexpr int kPeerPidfd = SO_PEERPIDFD;
 constexpr int kPeerPidfd = 77;  // Linux 6.5; older headers lack the name
 #endif
 
-// SO_PEERPIDFD names the process that connected. Where the kernel lacks it, the process number is
-// opened, and the socket then shows that it still has its other end: had the process died before
-// the opening (and its number perhaps gone to another one), the socket would be hung up.
 UniqueFd open_pidfd(int socket, pid_t pid) {
   int fd = -1;
   socklen_t size = sizeof fd;
   if (::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &size) == 0) return UniqueFd(fd);
   if (errno != ENOPROTOOPT && errno != EINVAL) return {};
+  return hold_by_number(socket, pid);
+}
+
+}  // namespace
+
+UniqueFd hold_by_number(int socket, pid_t pid) {
   UniqueFd opened(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd state{socket, POLLRDHUP, 0};
   if (::poll(&state, 1, 0) != 0) return {};
   return opened;
 }
-
-}  // namespace
 
 Result<PeerProcess> PeerProcess::of(int socket) {
   ucred credentials{};

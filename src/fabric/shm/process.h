@@ -9,6 +9,12 @@
 
 namespace baton::fabric::shm {
 
+// The pidfd of the process `pid` that is at the other end of `socket`, where the kernel cannot name
+// it by the socket (before Linux 6.5): the number is opened, and the socket then shows that it
+// still has its other end. Had the process died before (and its number perhaps gone to another
+// one), the socket would be hung up, and nothing is returned.
+UniqueFd hold_by_number(int socket, pid_t pid);
+
 class PeerProcess {
  public:
   PeerProcess() = default;
