@@ -657,5 +657,24 @@ TEST(ShmLife, ConnectionsLeaveNoDescriptorAndNoMappingBehind) {
   EXPECT_EQ(mappings_of("memfd:fabric-test"), mapped);
 }
 
+// A writer that is fenced and lives holds its place until it dies: at the cap the next is refused
+// in words, and a place that is given back is given out again.
+TEST(ShmLife, PastTheMostInboundsTheNextIsRefusedAndServedOnceThereIsRoom) {
+  const auto node = local_node();
+  std::vector<InboundId> open;
+  for (auto one = node->open_inbound(PeerId{"p", 1}); one;
+       one = node->open_inbound(PeerId{"p", open.size() + 1})) {
+    open.push_back(one->id);
+    ASSERT_LE(open.size(), 4096U);
+  }
+  EXPECT_EQ(open.size(), 4096U);
+  const auto refused = node->open_inbound(PeerId{"p", 9999});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kResourceExhausted);
+  EXPECT_EQ(refused.error().message, "4096 inbounds are open, the most allowed");
+  node->fence_inbound(open.front());
+  EXPECT_TRUE(node->open_inbound(PeerId{"p", 9999}));
+}
+
 }  // namespace
 }  // namespace baton::fabric::shm
