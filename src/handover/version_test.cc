@@ -78,6 +78,13 @@ TEST_F(VersionTest, AVersion2PGivesAVersion1DExactlyTheBytesOfVersion1) {
   const auto first = bytes_of(p_port);
   const auto first_d = bytes_of(d_port);
   ASSERT_GT(first.size(), 10U);
+  for (const auto& sent : p_port.sent_ever) {  // nothing that version 1 has not
+    EXPECT_LE(sent.type, wire::MessageType::kPong);
+    if (sent.type != wire::MessageType::kHelloAck) continue;
+    const auto ack = std::get<wire::HelloAck>(*wire::decode(sent.frame()));
+    EXPECT_EQ(ack.version, 1);
+    EXPECT_EQ(ack.connection, 0U);
+  }
   start_with(1, 2);
   live();
   EXPECT_EQ(bytes_of(p_port), first);
