@@ -167,8 +167,9 @@ void Process::handle(const fabric::FabricEvent& event) {
 }
 
 void Process::on_immediate(const fabric::FabricEvent& event) {
-  if (world_.lose_immediates > 0 || world_.choices.chance(world_.weather.lost_immediates)) {
-    if (world_.lose_immediates > 0) --world_.lose_immediates;
+  const bool chosen = world_.lose_immediates > 0 && world_.skip_immediates-- <= 0;
+  if (chosen || world_.choices.chance(world_.weather.lost_immediates)) {
+    if (chosen) --world_.lose_immediates;
     note("immediate lost");
     return world_.journal.mark(Mark::lost_immediate);
   }
@@ -179,6 +180,11 @@ void Process::on_immediate(const fabric::FabricEvent& event) {
     world_.journal.mark(Mark::early_immediate);  // data of other writes is still on its way
   }
   decode->on_immediate(Inbound{event.inbound.value}, event.immediate, clock());
+  if (world_.repeat_immediates.count() >= 0) {
+    world_.later(world_.repeat_immediates, [this, inbound = event.inbound, event] {
+      if (alive) decode->on_immediate(Inbound{inbound.value}, event.immediate, clock());
+    });
+  }
   if (metrics.immediates_unknown.value() != unknown) world_.journal.mark(Mark::stale_immediate);
 }
 

@@ -470,6 +470,8 @@ void World::heal() {
   weather = Weather{};
   lose_next = {};
   lose_immediates = 0;
+  skip_immediates = 0;
+  repeat_immediates = Duration(-1);
   on_post = nullptr;
   one_way_.clear();
   network.set_failures(0, 0);

@@ -92,6 +92,8 @@ class World {
   Engines* engines = nullptr;
   // Messages of a type that are lost when they arrive, as long as the count lasts.
   std::array<std::uint32_t, 32> lose_next{};
+  int skip_immediates = 0;         // these arrive before lose_immediates counts
+  Duration repeat_immediates{-1};  // each arrives once more after this time
   std::uint64_t bytes_posted = 0;
   std::uint32_t lose_immediates = 0;  // the next ones, at any receiver
   // Trials: says what becomes of a write; an error is what post() returns.

@@ -1,0 +1,389 @@
+// Public fault reports on KV hand-over, tried on the shipped machines. Each ends with the standing
+// checks: one end for everything, all blocks back, all tables empty, a plain request succeeds.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "sim/traffic.h"
+
+namespace baton::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Trial : public ::testing::Test {
+ protected:
+  void build(std::uint32_t ranks = 1) {
+    world.emplace(settings, choices, 1, journal);
+    traffic.emplace(*world);
+    p = world->add_instance(true, ranks);
+    d = world->add_instance(false, ranks);
+  }
+  Plan plan() {
+    Plan out;
+    out.number = ++number;
+    out.prefill = p;
+    out.decode = d;
+    out.prompts = {16};
+    out.request_timeout = std::chrono::seconds(5);
+    return out;
+  }
+  void run(Duration length = std::chrono::seconds(6)) {
+    world->run_until(world->now() + length,
+                     [&] { return traffic->all_finished() && world->idle(); });
+  }
+  bool answered(std::uint32_t request) const {
+    return traffic->result(request).answered && !traffic->result(request).recomputed;
+  }
+  // The standing checks.
+  void finish() {
+    world->heal();
+    for (const std::uint32_t instance : {p, d}) world->start(instance);
+    run();
+    const Plan plain = plan();
+    traffic->start(plain);
+    run();
+    EXPECT_TRUE(answered(plain.number)) << "a plain request failed afterwards";
+    EXPECT_TRUE(world->idle()) << world->what_is_left();
+    traffic->check_at_end();
+    world->check_at_end();
+    for (const Finding& finding : journal.findings()) {
+      ADD_FAILURE() << to_string(finding.checker) << ": " << finding.text;
+    }
+  }
+  std::uint64_t ends(std::string_view side, std::string_view outcome, std::string_view cause) {
+    const auto found = journal.counts().find({side, outcome, cause});
+    return found == journal.counts().end() ? 0 : found->second;
+  }
+  Process& prefill(std::uint32_t rank = 0) { return *world->rank(p, rank); }
+  Process& decode(std::uint32_t rank = 0) { return *world->rank(d, rank); }
+
+  Journal journal;
+  SeededChoices choices{1};
+  Settings settings;
+  std::optional<World> world;
+  std::optional<Traffic> traffic;
+  std::uint32_t p = 0, d = 0, number = 0;
+};
+
+// The write to one rank fails when it is submitted: every one, or those of one layer.
+TEST_F(Trial, B01_FailedSubmitEndsTheRequestAtOnce) {
+  for (const int layer : {-1, 1}) {
+    world.reset();
+    traffic.reset();
+    build(2);
+    world->on_post = [&](Process& from, const handover::WriteOp& op) -> Status {
+      const bool hit = from.place.rank == 1 &&
+                       (layer < 0 || op.local_region == static_cast<std::uint32_t>(layer));
+      return hit ? fail(Errc::kIo, "no route") : Status{};
+    };
+    const Plan request = plan();
+    const Time start = world->now();
+    traffic->start(request);
+    run();
+    EXPECT_EQ(traffic->result(request.number).status, 502);
+    EXPECT_LT(traffic->result(request.number).at - start, milliseconds(settings.lease));
+    EXPECT_EQ(decode(1).metrics.decode_failed.value(), 1U);
+    finish();
+  }
+}
+
+// 64 requests at once queue at D for longer than the lease.
+TEST_F(Trial, B02_QueuedRequestsKeepTheirLease) {
+  settings.pool_blocks = 300;
+  settings.transfers_max = 80;
+  settings.lease = milliseconds(200);
+  build();
+  for (int i = 0; i < 64; ++i) {
+    Plan request = plan();
+    request.queue_at_decode = milliseconds(20 * i);
+    traffic->start(request);
+  }
+  run();
+  for (std::uint32_t i = 1; i <= 64; ++i) EXPECT_TRUE(answered(i)) << i;
+  EXPECT_EQ(prefill().metrics.leases_expired.value(), 0U);
+  EXPECT_GT(prefill().metrics.leases_renewed.value(), 64U);
+  finish();
+}
+
+TEST_F(Trial, B02_AKilledDecodeSideFreesPWithinOneLease) {
+  build();
+  for (int i = 0; i < 4; ++i) {
+    Plan request = plan();
+    request.queue_at_decode = std::chrono::seconds(2);
+    traffic->start(request);
+  }
+  world->run_until(world->now() + milliseconds(100));
+  traffic->instance_gone(d);
+  world->crash(d);
+  world->run_until(world->now() + settings.lease + milliseconds(1));
+  EXPECT_EQ(prefill().pool.free_blocks(), prefill().pool.blocks());
+  finish();
+}
+
+// The k-th completion is lost, on either kind of fabric.
+TEST_F(Trial, B04_LostCompletion) {
+  for (const bool delivery : {true, false}) {
+    for (int k = 0; k < 6; ++k) {
+      settings.delivery_complete = delivery;
+      world.reset();
+      traffic.reset();
+      journal = Journal();
+      build();
+      Plan request = plan();
+      world->later(milliseconds(0), [&] { world->skip_immediates = k; });
+      world->lose_immediates = 1;
+      traffic->start(request);
+      run();
+      if (world->lose_immediates == 0) {
+        EXPECT_FALSE(answered(request.number)) << "k " << k;
+        EXPECT_EQ(ends("decode", "failed", "deadline") + ends("decode", "failed", "fabric"), 1U);
+      }
+      finish();
+    }
+  }
+}
+
+// A completion that comes for a request that is over is counted nowhere. One that comes twice
+// before the end, which no fabric does, fails the request: more than were announced is never
+// success.
+TEST_F(Trial, B04_DoubledCompletionIsNeverCountedAsAnother) {
+  for (const Duration again : {Duration(milliseconds(60)), Duration{}}) {
+    world.reset();
+    traffic.reset();
+    journal = Journal();
+    build();
+    world->repeat_immediates = again;
+    const Plan request = plan();
+    traffic->start(request);
+    run();
+    world->run_until(world->now() + milliseconds(100));
+    if (again.count() > 0) {
+      EXPECT_TRUE(answered(request.number));
+      EXPECT_EQ(decode().metrics.immediates_unknown.value(), 1U);
+    } else {
+      EXPECT_EQ(ends("decode", "done", "none") + ends("decode", "failed", "refused"), 1U);
+    }
+    finish();
+  }
+}
+
+// D aborts after it registered; P is killed, is told, or completes late. 40 rounds each.
+TEST_F(Trial, B08_AbortedWaitersGiveTheirBlocksBack) {
+  build();
+  for (int round = 0; round < 40; ++round) {
+    Plan request = plan();
+    request.piece_time = milliseconds(10);
+    request.client_gone_after = milliseconds(12 + round % 20);
+    traffic->start(request);
+    if (round % 3 == 2) {
+      world->hold_data(prefill().place.number, decode().place.number, milliseconds(80));
+    }
+    if (round % 3 == 0) {
+      world->later(milliseconds(15), [&] {
+        traffic->instance_gone(p);
+        world->crash(p);
+        world->start(p);
+      });
+    }
+    run(std::chrono::seconds(2));
+    ASSERT_EQ(decode().pool.free_blocks(), decode().pool.blocks()) << "round " << round;
+  }
+  finish();
+}
+
+// P frees when its own last write completes, whatever D says afterwards.
+TEST_F(Trial, B13_PFreesAtItsLastCompletion) {
+  build();
+  const Time start = world->now();
+  for (int i = 0; i < 200; ++i) {
+    world->later(milliseconds(5 * i), [&] { traffic->start(plan()); });
+  }
+  world->later(milliseconds(100), [&] {
+    world->cut_one_way(decode().place.number, prefill().place.number, milliseconds(50));
+  });
+  std::size_t held = 0;
+  for (int i = 0; i < 1000; ++i) {
+    world->run_until(start + milliseconds(i));
+    held += prefill().pool.blocks() - prefill().pool.free_blocks();
+  }
+  run();
+  // 4 blocks each 5 ms: held for the lease (500 ms) they would be all of the pool, all the time.
+  EXPECT_LT(held / 1000, prefill().pool.blocks() / 2);
+  EXPECT_GT(ends("prefill", "done", "none"), 150U);
+  finish();
+}
+
+// A full P, all clients gone; cleaning runs on time, not on traffic.
+TEST_F(Trial, B14_CancelledRequestsLeaveNoBlockAtP) {
+  settings.pool_blocks = 64;
+  build();
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 100; ++i) {
+      Plan request = plan();
+      request.client_gone_after = milliseconds(20);
+      traffic->start(request);
+    }
+    world->run_until(world->now() + milliseconds(200) + settings.lease);
+    EXPECT_EQ(prefill().pool.free_blocks(), 64U);
+    const Plan probe = plan();
+    traffic->start(probe);
+    run();
+    EXPECT_TRUE(answered(probe.number));
+  }
+  finish();
+}
+
+// The abort of A moved over its whole life, with B at once in a pool that cannot hold both.
+TEST_F(Trial, B16_AbortAtEveryMomentNeverSpoilsTheNext) {
+  settings.pool_blocks = 8;
+  settings.data_delay_max = milliseconds(20);
+  for (int moment = 0; moment < 100; ++moment) {
+    for (const bool delivery : {true, false}) {
+      settings.delivery_complete = delivery;
+      world.reset();
+      traffic.reset();
+      build();
+      Plan a = plan();
+      a.prompts = {24};
+      a.piece_time = milliseconds(3);
+      a.piece_tokens = 4;
+      a.client_gone_after = std::chrono::microseconds(700 * moment);
+      traffic->start(a);
+      Plan b = plan();
+      b.prompts = {24};
+      world->run_until(world->now() + a.client_gone_after);
+      traffic->start(b);
+      run();
+      EXPECT_TRUE(answered(b.number)) << "moment " << moment;
+      finish();
+    }
+  }
+}
+
+// The lease is shorter than D's wait, and D renews nothing.
+TEST_F(Trial, B17_NothingIsServedAfterTheLeaseEnded) {
+  settings.lease = milliseconds(100);
+  build();
+  for (int i = 0; i < 42; ++i) {
+    Plan request = plan();
+    request.claims = false;
+    request.queue_at_decode = milliseconds(300 + 20 * i);
+    traffic->start(request);
+  }
+  run();
+  // Those that P took last may just be in time; what was late failed, and no byte was wrong.
+  std::uint32_t failed = 0;
+  for (std::uint32_t i = 1; i <= 42; ++i) failed += answered(i) ? 0 : 1;
+  EXPECT_EQ(failed, prefill().metrics.leases_expired.value());
+  EXPECT_GT(failed, 12U);
+  finish();
+}
+
+// Each reason that P can drop a push for reaches D with its cause.
+TEST_F(Trial, B46_TheReasonOfADroppedPushReachesD) {
+  const auto reason = [&](std::string_view cause, const std::function<void(Plan&)>& prepare) {
+    world.reset();
+    traffic.reset();
+    journal = Journal();
+    build();
+    Plan request = plan();
+    prepare(request);
+    traffic->start(request);
+    run();
+    EXPECT_GE(ends("decode", cause == "cancelled_by_peer" ? "cancelled" : "failed", cause), 1U)
+        << cause;
+    EXPECT_FALSE(answered(request.number)) << cause;
+    finish();
+  };
+  reason("fabric", [&](Plan&) {
+    world->on_post = [](Process&, const handover::WriteOp&) { return fail(Errc::kIo, "full"); };
+  });
+  reason("cancelled_by_peer", [&](Plan& request) {
+    request.piece_time = milliseconds(20);
+    request.prefill_preempt_after = milliseconds(30);
+    request.piece_tokens = 4;
+  });
+  reason("peer_died", [&](Plan& request) {
+    request.piece_time = milliseconds(40);
+    world->later(milliseconds(30), [&] {
+      traffic->instance_gone(p);
+      world->crash(p);
+    });
+  });
+  reason("peer_silent", [&](Plan& request) {
+    request.piece_time = milliseconds(40);
+    world->later(milliseconds(30),
+                 [&] { world->stall(prefill().place.number, milliseconds(900)); });
+  });
+}
+
+// P's blocks go to another request while the connection to D is still being made.
+TEST_F(Trial, B52_ALateHandshakeSendsNoOtherRequestsBytes) {
+  settings.lease = milliseconds(100);
+  settings.pool_blocks = 8;
+  build();
+  Plan a = plan();
+  a.prompts = {28};
+  traffic->start(a);
+  world->hold_data(prefill().place.number, decode().place.number, milliseconds(1000));
+  world->cut_one_way(decode().place.number, prefill().place.number, milliseconds(180));
+  Plan b = plan();
+  b.prompts = {28};
+  world->later(milliseconds(300), [&] { traffic->start(b); });
+  run();
+  finish();
+}
+
+// Each kind of failure in its own counter.
+TEST_F(Trial, B55_EachFailureInItsOwnCounter) {
+  build();
+  for (int i = 0; i < 3; ++i) {  // failed writes
+    world->on_post = [](Process&, const handover::WriteOp&) { return fail(Errc::kIo, "broken"); };
+    traffic->start(plan());
+    run();
+    world->on_post = nullptr;
+    Plan expired = plan();  // leases
+    expired.claims = false;
+    expired.queue_at_decode = std::chrono::seconds(2);
+    traffic->start(expired);
+    run();
+    Plan aborted = plan();  // client aborts
+    aborted.piece_time = milliseconds(60);
+    aborted.client_gone_after = milliseconds(40);
+    traffic->start(aborted);
+    run();
+  }
+  EXPECT_EQ(ends("prefill", "failed", "fabric"), 3U);
+  EXPECT_EQ(ends("decode", "failed", "fabric"), 3U);
+  EXPECT_EQ(ends("prefill", "failed", "lease_expired"), 3U);
+  EXPECT_EQ(prefill().metrics.leases_expired.value(), 3U);
+  EXPECT_EQ(ends("decode", "cancelled", "cancelled_here") +
+                ends("decode", "cancelled", "cancelled_by_peer"),
+            3U);
+  EXPECT_EQ(decode().metrics.decode_cancelled.value(), 3U);
+  finish();
+}
+
+// One id that R made and an attempt number: a retry never pairs with an older attempt's blocks.
+TEST_F(Trial, B59_ARetryNeverPairsWithAnOldAttempt) {
+  settings.data_delay_max = milliseconds(20);
+  for (int moment = 0; moment < 40; ++moment) {
+    for (const Preempt how : {Preempt::kSupersede, Preempt::kWithdraw}) {
+      world.reset();
+      traffic.reset();
+      build();
+      Plan request = plan();
+      request.piece_time = milliseconds(3);
+      request.piece_tokens = 4;
+      request.preempt = how;
+      request.preempt_after = milliseconds(moment);
+      traffic->start(request);
+      run();
+      EXPECT_TRUE(answered(request.number)) << "moment " << moment;
+      finish();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::sim
