@@ -109,7 +109,7 @@ int Session::Callbacks::find_psk(SSL* ssl, const unsigned char* identity, std::s
 // ---- a session ----
 
 Session::Session(std::shared_ptr<const Context> context, int fd, Side side)
-    : context_(std::move(context)), fd_(fd), side_(side) {
+    : context_(std::move(context)), fd_(fd) {
   const Context::Impl& impl = context_->impl();
   ssl_ = SSL_new(impl.ctx);
   BIO* bio = BIO_new(impl.socket);

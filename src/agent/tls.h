@@ -80,7 +80,6 @@ class Session {
 
   std::shared_ptr<const Context> context_;
   const int fd_;
-  const Side side_;
   ssl_st* ssl_ = nullptr;
   bool heard_plain_ = false;  // the first byte was no TLS record's
   bool heard_ = false;
