@@ -119,6 +119,7 @@ void FaultFabric::fail_held(fabric::OutboundId outbound) {
     failed.outbound = outbound;
     failed.context = write.context;
     failed.error = "held back by BATON_FAULT until the connection ended";
+    failed.over = true;  // it never reached the fabric
     made_up_.push_back(std::move(failed));
     return true;
   });
