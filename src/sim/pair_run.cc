@@ -89,6 +89,7 @@ class PairRun final : public Engines {
   bool step();
   void quiet();
   void probe();
+  bool benign() const;
   void apply(PairEvent event);
   void register_at_d(TransferId id, TokenRange range);
   void begin_at_p(TransferId id);
@@ -302,8 +303,23 @@ void PairRun::quiet() {
     world_.fault(Checker::kBound, fmt::format("not ended after {} ms{}",
                                               2 * bound / milliseconds(1), world_.what_is_left()));
   }
+  if (benign() && !received_) {
+    world_.fault(Checker::kBound, "a request that nobody gave up was not received");
+  }
   probe();
   world_.check_at_end();
+}
+
+// What the protocol makes good by itself: nobody's engine may notice it. A second break of the
+// connection may come while the first is being mended, which takes longer than the grace here.
+bool PairRun::benign() const {
+  const auto good = [](PairEvent event) {
+    return event == PairEvent::kHandshake || event == PairEvent::kRegister ||
+           event == PairEvent::kReady || event == PairEvent::kLostFin ||
+           event == PairEvent::kLateRegister;
+  };
+  const bool twice = pair_.first == PairEvent::kHandshake && pair_.second == PairEvent::kHandshake;
+  return good(pair_.first) && good(pair_.second) && !twice;
 }
 
 void PairRun::probe() {
