@@ -48,6 +48,8 @@ class Campaign {
     for (const bool delivery : {true, false}) {
       for (std::size_t a = 0; a < kPairEvents; ++a) {
         for (std::size_t b = a; b < kPairEvents; ++b) {
+          const auto pair = std::pair(static_cast<PairEvent>(a), static_cast<PairEvent>(b));
+          if (options.only_pair && *options.only_pair != pair) continue;
           cases_.push_back(
               {static_cast<PairEvent>(a), static_cast<PairEvent>(b), delivery, options.deviations});
         }

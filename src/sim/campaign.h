@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace baton::sim {
 
 struct CampaignOptions {
   bool pairs = true;
+  std::optional<std::pair<PairEvent, PairEvent>> only_pair;
   std::uint32_t deviations = 0;  // of each exhausted schedule from first-due-first
   std::uint32_t samples = 0;     // random walks of each pair, with any number of deviations
   std::uint64_t first_seed = 1;

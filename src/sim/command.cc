@@ -45,14 +45,18 @@ int end_replay(bool good, std::uint64_t hash) {
   return good ? 0 : 1;
 }
 
-int replay_one_pair(const SimOptions& o) {
-  const std::size_t comma = o.pair.find(',');
-  if (comma == std::string::npos) return usage("--pair wants two events, 'cancel D,crash P'");
-  const auto first = event_named(o.pair.substr(0, comma));
-  const auto second = event_named(o.pair.substr(comma + 1));
-  if (!first || !second) {
-    return usage(fmt::format("--pair '{}': the events are {}", o.pair, event_names()));
-  }
+using EventPair = std::pair<PairEvent, PairEvent>;
+
+std::optional<EventPair> pair_named(const std::string& text) {
+  const std::size_t comma = text.find(',');
+  if (comma == std::string::npos) return std::nullopt;
+  const auto first = event_named(text.substr(0, comma));
+  const auto second = event_named(text.substr(comma + 1));
+  if (!first || !second) return std::nullopt;
+  return EventPair{std::min(*first, *second), std::max(*first, *second)};
+}
+
+int replay_one_pair(const SimOptions& o, const EventPair& events) {
   std::vector<std::uint32_t> path;
   const char* at = o.path.data();
   const char* const end = at + o.path.size();
@@ -63,7 +67,7 @@ int replay_one_pair(const SimOptions& o) {
     path.push_back(value);
     at = next < end ? next + 1 : next;
   }
-  PairCase pair{*first, *second, !o.counting, 0};
+  PairCase pair{events.first, events.second, !o.counting, 0};
   pair.deviations = o.deviations < 0 ? 0 : static_cast<std::uint32_t>(o.deviations);
   std::uint64_t hash = 0;
   const bool good = replay_pair(pair, path, o.sample, o.trace, hash);
@@ -165,9 +169,17 @@ int run_sim(const SimOptions& o) {
     const bool good = replay_seed(o.seed, o.large, o.trace, hash);
     return end_replay(good, hash);
   }
-  if (!o.pair.empty()) return replay_one_pair(o);
+  const auto events = pair_named(o.pair);
+  if (!o.pair.empty() && !events) {
+    return usage(fmt::format("--pair '{}' wants two of: {}", o.pair, event_names()));
+  }
+  if (events && (o.trace || o.sample != 0 || !o.path.empty())) return replay_one_pair(o, *events);
   if (o.trace) return usage("--trace wants --seed or --pair");
-  const CampaignOptions campaign = campaign_for(o);
+  CampaignOptions campaign = campaign_for(o);
+  if (events) {
+    campaign.only_pair = events;
+    campaign.seeds = 0;
+  }
   const bool bar = ::isatty(STDERR_FILENO) == 1;
   const CampaignReport report = run_campaign(campaign, bar ? show_progress : nullptr);
   if (bar) fmt::print(stderr, "\n");

@@ -35,7 +35,8 @@ void add_flags(CLI::App& app, SimOptions& o) {
   app.add_option("--threads", o.threads, "default: one a core");
   app.add_option("--seed", o.seed, "replays one random world");
   app.add_flag("--large", o.large, "with --seed: it was a large one");
-  app.add_option("--pair", o.pair, "replays one schedule of a pair of events");
+  app.add_option("--pair", o.pair,
+                 "exhausts this pair of events alone, or replays one schedule of it");
   app.add_option("--path", o.path, "with --pair: its choices");
   app.add_option("--sample", o.sample, "with --pair: or the number of a random walk");
   app.add_flag("--counting", o.counting, "with --pair: the fabric counts immediates");
