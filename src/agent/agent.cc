@@ -80,8 +80,7 @@ fabric::Choice fabric_choice(const AgentOptions& options) {
   fabric::Choice choice;
   choice.fabric = options.fabric;
   choice.libfabric.provider = options.fabric_provider;
-  choice.libfabric.address =
-      options.fabric_address.empty() ? options.host : options.fabric_address;
+  choice.libfabric.address = options.fabric_address.empty() ? options.host : options.fabric_address;
   choice.libfabric.connect_timeout =
       std::min<std::chrono::milliseconds>(options.peer_timeout, std::chrono::seconds(2));
   return choice;
