@@ -69,7 +69,9 @@ class PairRun final : public Engines {
   }
 
   void decode_ended(Process& process, const Event& event) override;
-  void prefill_ended(Process&, const Event&) override {}
+  void prefill_ended(Process&, const Event& event) override {
+    if (event.transfer == kFirst) written_ = event.outcome == Outcome::kDone;
+  }
 
  private:
   enum class Kind : std::uint8_t { kItem, kEvent, kPass };
@@ -103,9 +105,9 @@ class PairRun final : public Engines {
   std::uint32_t prefill_ = 0;
   std::uint32_t decode_ = 0;
   std::uint32_t next_attempt_ = 1;
-  std::uint32_t prefill_life_ = 1;
   bool cancelled_at_d_ = false;
   bool received_ = false;
+  bool written_ = false;  // to an attempt that D may have replaced meanwhile
   bool probe_done_ = false;
   std::array<bool, 2> used_{};
   std::uint32_t deviations_ = 0;
@@ -311,12 +313,13 @@ void PairRun::quiet() {
 }
 
 // What the protocol makes good by itself: nobody's engine may notice it. A second break of the
-// connection may come while the first is being mended, which takes longer than the grace here.
+// connection may come while the first is being mended, which takes longer than the grace here. An
+// attempt that comes when P has written the one before comes too late.
 bool PairRun::benign() const {
-  const auto good = [](PairEvent event) {
+  const auto good = [this](PairEvent event) {
     return event == PairEvent::kHandshake || event == PairEvent::kRegister ||
            event == PairEvent::kReady || event == PairEvent::kLostFin ||
-           event == PairEvent::kLateRegister;
+           event == PairEvent::kLateRegister || (event == PairEvent::kNewAttempt && !written_);
   };
   const bool twice = pair_.first == PairEvent::kHandshake && pair_.second == PairEvent::kHandshake;
   return good(pair_.first) && good(pair_.second) && !twice;

@@ -102,7 +102,9 @@ void Process::turn() {
   if (decode) decode->on_time(now);
   if (prefill) prefill->on_time(now);
   int rounds = 0;
-  while ((decode && decode->work(now)) | (prefill && prefill->work(now))) {
+  for (bool more = true; more;) {
+    more = decode && decode->work(now);
+    if (prefill && prefill->work(now)) more = true;
     if (++rounds > kWorkMax) return fault(Checker::kQueues, "work() never rests");
   }
   if (!engine_stalled) take_events();
@@ -469,7 +471,7 @@ void Process::check_lease(const Event& event, const Prompt& p) {
     fault(Checker::kLease, fmt::format("the lease of transfer {} ended early", event.transfer.low));
   }
   const bool stood = world_.settings.fixed_delays || stalled_until + place.skew > latest;
-  if (told > latest + world_.settings.resend_min && !stood && last_completion_ < latest) {
+  if (told > latest + world_.settings.resend_min && !stood && last_completion_ < told) {
     fault(Checker::kLease,
           fmt::format("transfer {} was held {} us after its lease", event.transfer.low,
                       (told - latest) / std::chrono::microseconds(1)));

@@ -33,7 +33,7 @@ fabric::sim::Options fabric_options(const Settings& s) {
   out.pieces_max = s.pieces_max;
   out.landing.max = s.data_delay_max;
   out.completion.max = s.data_delay_max;
-  out.immediate.max = s.data_delay_max;
+  out.immediate.max = s.immediate_delay_max;
   if (s.fixed_delays) {
     for (fabric::sim::Delay* d :
          {&out.connect, &out.landing, &out.completion, &out.immediate, &out.fence}) {
@@ -333,7 +333,7 @@ void World::watch_crash(std::uint32_t number) {
 
 void World::check_crash(std::uint32_t number, Time since) {
   for (Process* survivor : living_) {
-    if (!survivor->decode || survivor->stalled || survivor->leaving ||
+    if (!survivor->decode || survivor->stalled || survivor->engine_stalled || survivor->leaving ||
         survivor->stalled_until >= since) {
       continue;
     }
@@ -341,11 +341,22 @@ void World::check_crash(std::uint32_t number, Time since) {
     for (const auto& [key, held] : survivor->held()) {
       if (held.ends > 0 || held.peer != number || held.since > since) continue;
       fault(Checker::kBound,
-            fmt::format("{}: transfer {} has not ended {} us after its prefill process died",
-                        survivor->config.id.engine_id, key.first.low,
-                        (now_ - since) / microseconds(1)));
+            fmt::format(
+                "{}: transfer {} has not ended {} us after its prefill process died or stood still",
+                survivor->config.id.engine_id, key.first.low, (now_ - since) / microseconds(1)));
     }
   }
+}
+
+// Who waits for a process that stands still knows within the peer time-out [I4]. A second copy of a
+// message that comes late would be a sign of life.
+void World::watch_silence(std::uint32_t number, Duration length) {
+  const Duration bound =
+      settings.peer_timeout + 2 * weather.delay_max + milliseconds(20) + settings.reconnect_grace;
+  if (weather.duplicate > 0 || length <= bound) return;
+  later(bound, [this, number, since = now_] {
+    if (processes_[number]->alive && processes_[number]->stalled) check_crash(number, since);
+  });
 }
 
 void World::stall(std::uint32_t number, Duration length) {
@@ -354,6 +365,7 @@ void World::stall(std::uint32_t number, Duration length) {
   p->stalled = true;
   p->stalled_until = now_ + length;
   journal.mark(Mark::process_stalled);
+  watch_silence(number, length);
   later(length, [this, number] {
     Process* process = alive(number);
     if (process == nullptr || !process->stalled) return;

@@ -34,6 +34,7 @@ struct Settings {
   std::uint32_t write_failures = 0;  // a thousand
   std::uint32_t connect_failures = 0;
   Duration data_delay_max = std::chrono::milliseconds(3);
+  Duration immediate_delay_max = std::chrono::milliseconds(3);
   // Pools.
   std::uint32_t layers = 3;
   std::uint32_t pool_blocks = 48;
@@ -179,6 +180,7 @@ class World {
                        std::size_t size);
   void down(std::uint32_t number, handover::LinkId link, const char* why);
   void connected(handover::LinkId link);
+  void watch_silence(std::uint32_t number, Duration length);
   void watch_crash(std::uint32_t number);
   void check_crash(std::uint32_t number, Time since);
 
