@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -17,6 +18,7 @@
 #include "fabric/libfabric/libfabric_fabric.h"
 #include "fabric/shm/shm_fabric.h"
 #include "fabric/sim/sim_fabric.h"
+#include "fabric/testing/namespaces.h"
 #include "fabric/testing/node.h"
 
 namespace baton::fabric {
@@ -125,14 +127,16 @@ class SimWorld final : public World {
 // Every peer a process of its own; the fabric is made in there.
 class ProcessWorld final : public World {
  public:
-  using Make = std::unique_ptr<Fabric> (*)();
-  ProcessWorld(Make make, Memory memory) : make_(make), memory_(memory) {}
+  // In the child; `number` counts the processes of the test.
+  using Make = std::function<std::unique_ptr<Fabric>(std::size_t number)>;
+  ProcessWorld(Make make, Memory memory) : make_(std::move(make)), memory_(memory) {}
   void kill(Peer& peer) override { static_cast<RemoteNode*>(peer.node)->signal(SIGKILL); }
 
  protected:
   Node* make(const PeerId&, std::uint64_t bytes) override {
-    nodes_.push_back(testing::make_remote_node(
-        [this, bytes] { return testing::make_local_node(make_(), memory_, bytes); }));
+    nodes_.push_back(testing::make_remote_node([this, bytes, number = nodes_.size()] {
+      return testing::make_local_node(make_(number), memory_, bytes);
+    }));
     return nodes_.back().get();
   }
 
@@ -143,12 +147,15 @@ class ProcessWorld final : public World {
 };
 
 std::unique_ptr<World> shm_world(Memory memory) {
-  return std::make_unique<ProcessWorld>([] { return shm::make_shm_fabric().value(); }, memory);
+  return std::make_unique<ProcessWorld>([](auto) { return shm::make_shm_fabric().value(); },
+                                        memory);
 }
 
-std::unique_ptr<Fabric> make_libfabric(const char* provider) {
+std::unique_ptr<Fabric> make_libfabric(const char* provider,
+                                       const std::string& address = "127.0.0.1") {
   libfabric::Options options;
   options.provider = provider;
+  options.address = address;
   return libfabric::make_libfabric_fabric(options).value();
 }
 
@@ -159,7 +166,7 @@ std::unique_ptr<Fabric> make_auto(const std::string& host_id) {
 }
 
 std::unique_ptr<World> memfd_world(ProcessWorld::Make make) {
-  return std::make_unique<ProcessWorld>(make, Memory::kSealedMemfd);
+  return std::make_unique<ProcessWorld>(std::move(make), Memory::kSealedMemfd);
 }
 
 struct Adapter {
@@ -625,17 +632,29 @@ TEST_P(Conformance, RegionsThatAreNotWhatTheHandshakeToldAreRefused) {
 }
 
 std::vector<Adapter> adapters() {
-  return {
+  std::vector<Adapter> all{
       {"Sim", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(false)); }},
       {"SimDelivers", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(true)); }},
       {"ShmMemfd", [] { return shm_world(Memory::kSealedMemfd); }},
       {"ShmPrivateMemory", [] { return shm_world(Memory::kPrivate); }},
-      {"LibfabricTcp", [] { return memfd_world([] { return make_libfabric("tcp"); }); }, false},
-      {"LibfabricTcpRxm", [] { return memfd_world([] { return make_libfabric("tcp;ofi_rxm"); }); },
+      {"LibfabricTcp", [] { return memfd_world([](auto) { return make_libfabric("tcp"); }); },
        false},
-      {"AutoOnOneHost", [] { return memfd_world([] { return make_auto({}); }); }},
+      {"LibfabricTcpRxm",
+       [] { return memfd_world([](auto) { return make_libfabric("tcp;ofi_rxm"); }); }, false},
+      {"AutoOnOneHost", [] { return memfd_world([](auto) { return make_auto({}); }); }},
       {"AutoBetweenHosts",
-       [] { return memfd_world([] { return make_auto(std::to_string(::getpid())); }); }, false}};
+       [] { return memfd_world([](auto number) { return make_auto(fmt::format("{}", number)); }); },
+       false}};
+  if (testing::has_namespaces()) {
+    all.push_back({"LibfabricTcpBetweenNamespaces",
+                   [] {
+                     return memfd_world([](std::size_t number) {
+                       return make_libfabric("tcp", testing::enter_namespace(number));
+                     });
+                   },
+                   false});
+  }
+  return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, Conformance, ::testing::ValuesIn(adapters()),

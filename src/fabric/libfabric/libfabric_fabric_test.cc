@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "fabric/libfabric/offer.h"
+#include "fabric/testing/namespaces.h"
 #include "fabric/testing/node.h"
 
 namespace baton::fabric::libfabric {
@@ -93,9 +94,13 @@ class LibfabricTest : public ::testing::TestWithParam<const char*> {
  protected:
   Peer make(const std::string& name, std::uint64_t bytes = kPool) {
     const std::string provider = GetParam();
-    return {PeerId{name, ++incarnations_}, testing::make_remote_node([provider, bytes] {
+    const std::uint64_t number = ++incarnations_;
+    // Where namespaces are given, the receiver is alone in the one.
+    const std::size_t place = name == "d" ? 0 : 1;
+    return {PeerId{name, number}, testing::make_remote_node([provider, bytes, place] {
               Options options;
               options.provider = provider;
+              options.address = testing::enter_namespace(place);
               auto fabric = std::make_unique<PoisonAtFence>(make_libfabric_fabric(options).value());
               return testing::make_local_node(std::move(fabric), Memory::kPrivate, bytes);
             })};
