@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "fabric/libfabric/address.h"
+#include "fabric/libfabric/foreign_handlers.h"
 
 namespace baton::fabric::libfabric {
 namespace {
@@ -178,6 +179,7 @@ Result<std::unique_ptr<Device>> Device::open(const Options& options) {
     if (!source) return tl::unexpected(source.error());
     address = std::move(*source);
   }
+  drop_foreign_handlers();
   set_knobs(options.provider);
   std::unique_ptr<Device> device(new Device);
   bool delivers = true;

@@ -229,6 +229,15 @@ void LibfabricTest::fence_trials(State state) {
   }
 }
 
+// A library below libfabric takes them over when it is loaded, before main().
+TEST(LibfabricHandlers, SignalsAreTheProgramsOwn) {
+  for (const int signal : {SIGINT, SIGABRT, SIGSEGV, SIGTERM}) {
+    struct sigaction action{};
+    ASSERT_EQ(::sigaction(signal, nullptr, &action), 0);
+    EXPECT_TRUE(action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) << signal;
+  }
+}
+
 TEST_P(LibfabricTest, AFenceHoldsAgainstARunningWriter) {
   fence_trials(State::kRunning);
 }
