@@ -27,6 +27,9 @@ BUDGETS = {
     "handover_bandwidth_16k_shuffled": ("ratio", ">=", 0.90),
     "shm_bandwidth": ("ratio", ">=", 0.95),
     "shm_bandwidth_16k_shuffled": ("ratio", ">=", 0.90),
+    "libfabric_bandwidth_256k": ("ratio", ">=", 0.95),
+    "libfabric_bandwidth_1m": ("ratio", ">=", 0.95),
+    "libfabric_handover_16k_us": ("ratio", "<=", 1.0),
     "per_block_us_contiguous": ("value", "<=", 0.5),
     "per_block_us_fragmented": ("value", "<=", 0.5),
     "allocations_per_block": ("value", "<=", 0.0),
@@ -43,6 +46,7 @@ MODEL = pathlib.Path(os.environ.get("BATON_MODELS", ROOT / "build/models")) / "S
 def programs(build):
     yield "hand-over", [build / "bench/agent_bench"]
     yield "same-host fabric", [build / "bench/fabric_bench"]
+    yield "fabric between hosts", [build / "bench/libfabric_bench"]
     yield "model", [build / "bench/model_bench", MODEL, "--threads", THREADS]
 
 
