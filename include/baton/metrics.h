@@ -28,8 +28,8 @@ struct AgentMetrics {
   Counter unauthenticated_peers;  // did not prove that they belong to the pool, or we to them [I10]
   Counter refused_connections;    // too many, or too many a second
   Counter leases_expired, leases_renewed, retransmits, peers_lost;
-  Counter quota_refusals;    // P: what one decode peer asked for past its quotas [I7]
-  Counter unknown_fields;    // fields and messages of a newer protocol that were ignored
+  Counter quota_refusals;  // P: what one decode peer asked for past its quotas [I7]
+  Counter unknown_fields;  // fields and messages of a newer protocol that were ignored
   Gauge transfers_prefill, transfers_decode;  // open now
   Gauge blocks_quarantined, leases_held, peers_connected;
   Gauge blocks_quarantined_worst_peer;  // of the peer that holds most; capped for each peer [I1]
