@@ -109,7 +109,7 @@ void read_policy(const Json& object, KvTransferConfig& out, Problems& problems) 
   }
 }
 
-void read_backends(const Json& extra, Problems& problems) {
+void read_backends(const Json& extra, KvTransferConfig& out, Problems& problems) {
   const Json* list = find(extra, "backends");
   if (list == nullptr) return;
   if (!list->is_array()) {
@@ -117,10 +117,14 @@ void read_backends(const Json& extra, Problems& problems) {
     return;
   }
   for (const Json& item : *list) {
-    if (item == "SHM" || item == "shm") continue;
-    problems.push_back(fmt::format(
-        "backends {}: this release moves KV between processes of one host only; known is SHM",
-        shown(item)));
+    const bool shm = item == "SHM" || item == "shm";
+    if (shm || item == "LIBFABRIC" || item == "libfabric") {
+      const std::string name = shm ? "shm" : "libfabric";
+      out.fabric = out.fabric.empty() || out.fabric == name ? name : "auto";
+      continue;
+    }
+    problems.push_back(
+        fmt::format("backends {} is unknown; known are SHM, LIBFABRIC", shown(item)));
   }
 }
 
@@ -161,7 +165,7 @@ void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
     return;
   }
   check_keys(*extra, "kv_connector_extra_config: ", kExtraKeys, problems);
-  read_backends(*extra, problems);
+  read_backends(*extra, out, problems);
   read_security(*extra, out.security, problems);
   constexpr std::uint64_t kWeek = 7 * 24 * 3600;
   if (const auto lease = number_of(*extra, "kv_lease_duration", kWeek, problems)) {

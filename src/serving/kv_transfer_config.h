@@ -21,10 +21,11 @@ struct KvTransferConfig {
   std::optional<std::uint16_t> port;  // 0: any free one
   std::optional<std::chrono::milliseconds> lease;
   Security security;
+  std::string fabric;  // from "backends"; "": the flag's
 };
 
 // Every fault at once, one a line, each naming the key, its value and what is known. Unknown keys
-// are faults; what this release cannot do (pull, CUDA buffers, other fabrics) is one with its
+// are faults; what this release cannot do (pull, CUDA buffers) is one with its
 // reason.
 Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json);
 

@@ -115,7 +115,8 @@ AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& 
   agent.mode = config.mode;
   if (config.host) agent.host = *config.host;
   if (config.port) agent.port = *config.port;
-  agent.fabric = options.fabric;
+  agent.fabric =
+      options.fabric == "auto" && !config.fabric.empty() ? config.fabric : options.fabric;
   agent.fabric_provider = options.fabric_provider;
   agent.fabric_address = options.fabric_address;
   agent.security = security_of(options, config.security);

@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 constexpr char kPublished[] = R"({"kv_connector":"NixlConnector","kv_buffer_device":"cuda",
   "kv_role":"kv_producer","engine_id":"prefill-engine-001","kv_rank":0,
-  "kv_parallel_size":2,"kv_connector_extra_config":{"backends":["LIBFABRIC"]}})";
+  "kv_parallel_size":2,"kv_connector_extra_config":{"backends":["GDS"]}})";
 
 TEST(KvTransferConfig, TakesVllmsKeys) {
   const auto config = parse_kv_transfer_config(R"({"kv_connector": "NixlPushConnector",
@@ -85,7 +85,7 @@ TEST(ServeOptions, ThePublishedCommandLineIsRefusedWithEveryReasonAtOnce) {
   const auto engine = engine_options(options);
   ASSERT_FALSE(engine.has_value());
   for (const char* words : {"--tensor-parallel-size 8", "kv_buffer_device cuda",
-                            "kv_connector NixlConnector asks for pull", "backends \"LIBFABRIC\""}) {
+                            "kv_connector NixlConnector asks for pull", "backends \"GDS\""}) {
     EXPECT_THAT(engine.error().message, HasSubstr(words));
   }
 }
