@@ -32,6 +32,7 @@ using testing::RemoteNode;
 using Kind = FabricEvent::Kind;
 
 constexpr std::uint64_t kPoolBytes = 1ULL << 20;
+constexpr auto kConnect = std::chrono::milliseconds(1000);  // what a dead address costs
 constexpr auto kPatience = std::chrono::seconds(20);  // never waited for unless something is broken
 
 // One process with its name and every event that it was ever told.
@@ -156,12 +157,14 @@ std::unique_ptr<Fabric> make_libfabric(const char* provider,
   libfabric::Options options;
   options.provider = provider;
   options.address = address;
+  options.connect_timeout = kConnect;
   return libfabric::make_libfabric_fabric(options).value();
 }
 
 std::unique_ptr<Fabric> make_auto(const std::string& host_id) {
   Choice choice;
   choice.host_id = host_id;
+  choice.libfabric.connect_timeout = kConnect;
   return make_fabric(choice).value();
 }
 

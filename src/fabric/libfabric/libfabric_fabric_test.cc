@@ -101,6 +101,7 @@ class LibfabricTest : public ::testing::TestWithParam<const char*> {
               Options options;
               options.provider = provider;
               options.address = testing::enter_namespace(place);
+              options.connect_timeout = std::chrono::milliseconds(1000);
               auto fabric = std::make_unique<PoisonAtFence>(make_libfabric_fabric(options).value());
               return testing::make_local_node(std::move(fabric), Memory::kPrivate, bytes);
             })};
