@@ -26,6 +26,23 @@ struct Fault {
   std::function<void(Hello&)> make;
 };
 
+TEST(Handshake, TakesPeersThatShareAFabric) {
+  const auto fit = [](const char* ours, const char* theirs) {
+    Hello p = make_hello(Role::kProducer);
+    Hello d = make_hello(Role::kConsumer);
+    p.fabric = ours;
+    d.fabric = theirs;
+    return !check_handshake(p, d, Role::kConsumer);
+  };
+  for (const char* name : {"auto", "shm", "libfabric"}) {
+    EXPECT_TRUE(fit(name, name));
+    EXPECT_TRUE(fit("auto", name));
+    EXPECT_TRUE(fit(name, "auto"));
+  }
+  EXPECT_FALSE(fit("shm", "libfabric"));
+  EXPECT_FALSE(fit("auto", "sim"));
+}
+
 TEST(Handshake, NamesWhatDiffersOnBothSides) {
   const std::vector<Fault> faults{
       {"version", [](Hello& h) { h.version = h.version_min = 9; }},

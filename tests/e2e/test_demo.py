@@ -12,20 +12,22 @@ import stack
 FLAGS = ["--max-model-len=2048", "--max-num-seqs=8"]
 
 
-def demo(model, report, fault=None):
+def demo(model, report, fault=None, fabric="auto"):
     """(exit code, output, report) of the demo with a small model."""
     environment = {**os.environ, **({"BATON_FAULT": fault} if fault else {})}
     done = subprocess.run(
         [sys.executable, str(stack.ROOT / "demo/demo.py"), "--baton", str(stack.baton_binary()), "--model", str(model),
-         "--short", "--report", str(report), *[f"--serve-flag={flag}" for flag in FLAGS]],
+         "--short", "--fabric", fabric, "--report", str(report), *[f"--serve-flag={flag}" for flag in FLAGS]],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, env=environment,
         preexec_fn=stack.die_with_parent)
     return done.returncode, done.stdout, json.loads(report.read_text())
 
 
-def test_the_demo_passes(small_model, tmp_path):
-    code, output, report = demo(small_model, tmp_path / "report.json")
+@pytest.mark.parametrize(("fabric", "carrier"), [("auto", "shm"), ("libfabric", "libfabric")])
+def test_the_demo_passes(small_model, tmp_path, fabric, carrier):
+    code, output, report = demo(small_model, tmp_path / "report.json", fabric=fabric)
     assert code == 0, output
+    assert report["fabric"] == carrier
     assert report["requests"] == report["answers_equal"] == 9
     assert report["bytes_written"] == report["bytes_planned"] > 0
     assert report["blocks_verified"] == report["blocks_handed_over"] > 0
