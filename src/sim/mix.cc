@@ -52,6 +52,7 @@ Mix draw_mix(std::uint64_t seed, bool large) {
   m.ranks = large ? 2 : rng.chance(1, 6) ? 2 : 1;
   m.requests = static_cast<std::uint32_t>(large ? 200 + rng.below(200) : 3 + rng.below(8));
   if (large) m.fault_phase = milliseconds(3000);
+  if (!large && rng.chance(1, 4)) m.fault_phase = milliseconds(900);
   draw_machines(rng, m.settings, large);
   // Few slots and many requests: each slot is granted many times while old words are on their way.
   if (m.settings.transfers_max == 2) m.requests += 20;

@@ -303,6 +303,11 @@ void Process::on_decode_event(const Event& event) {
        static_cast<std::uint64_t>(event.outcome));
   world_.journal.count("decode", to_string(event.outcome), to_string(event.cause));
   mark_cause(event);
+  // P announces what it posted: more can only be counted from another attempt's writes [I6].
+  if (event.cause == Cause::kRefused && world_.repeat_immediates.count() < 0 &&
+      event.text.find("were counted") != std::string::npos) {
+    fault(Checker::kStale, fmt::format("transfer {}: {}", event.transfer.low, event.text));
+  }
   if (++held.ends != 1) {
     return fault(Checker::kOneEnd, "an attempt ended twice at the decode side");
   }

@@ -169,7 +169,9 @@ void RandomRun::crash() {
 }
 
 void RandomRun::stall() {
-  world_.stall(some_process(), within(milliseconds(pick(2) == 0 ? 400 : 60)));
+  world_.stall(some_process(),
+               within(pick(2) == 0 ? milliseconds(60)
+                                   : std::min(mix_.fault_phase, Duration(milliseconds(700)))));
 }
 
 void RandomRun::stall_engine() {
