@@ -47,6 +47,14 @@ class Checker {
   void require(std::string_view field, const void* value) {
     if (value == nullptr && error_.empty()) error_ = fmt::format("{} is missing", field);
   }
+  // FlatBuffers' verifier looks at the alignment of a vector's length, not of its elements.
+  template <typename T>
+  std::span<const T> in_place(std::string_view field, const std::uint8_t* data, std::size_t count) {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    if (address % alignof(T) == 0) return {reinterpret_cast<const T*>(data), count};
+    if (error_.empty()) error_ = fmt::format("{} is not aligned to {} bytes", field, alignof(T));
+    return {};
+  }
   bool ok() const { return error_.empty(); }
   template <typename T>
   Result<Message> finish(T&& message) {
@@ -224,7 +232,7 @@ void read_lists(Checker& check, const fb::Register& in, Register& out) {
     const auto* ids = in.groups()->Get(static_cast<flatbuffers::uoffset_t>(g))->ids();
     if (ids == nullptr) continue;
     total += ids->size();
-    out.block_ids[g] = {reinterpret_cast<const BlockId*>(ids->Data()), ids->size()};
+    out.block_ids[g] = check.in_place<BlockId>("block ids", ids->Data(), ids->size());
   }
   check.at_most("block ids", total, kBlockIdsMax);
 }
@@ -241,7 +249,9 @@ Result<Message> to_message(const fb::Register& in) {
   out.num_grants = in.grants() == nullptr ? 0 : in.grants()->size();
   check.at_least("grants", out.num_grants, 1);
   if (out.num_grants > 0) {
-    const fb::Grant& grant = *in.grants()->Get(0);
+    // Copied out: FlatBuffers 2.0.8 does not align vectors of structs of 24 bytes.
+    fb::Grant grant;
+    std::memcpy(&grant, in.grants()->Data(), sizeof(grant));
     out.grant = {{grant.tp(), grant.pp()},
                  Slot::from_immediate(grant.slot()),
                  grant.epoch(),
@@ -273,7 +283,7 @@ Result<Message> to_message(const fb::Final& in) {
   if (in.has_first_token()) out.first_token = in.first_token();
   if (in.hashes() != nullptr) {
     check.at_most("hashes", in.hashes()->size(), kBlockIdsMax);
-    out.hashes = {reinterpret_cast<const std::uint64_t*>(in.hashes()->Data()), in.hashes()->size()};
+    out.hashes = check.in_place<std::uint64_t>("hashes", in.hashes()->Data(), in.hashes()->size());
   }
   return check.finish(out);
 }
@@ -312,8 +322,8 @@ Result<Message> to_message(const fb::Renew& in) {
   Renew out;
   if (in.transfers() != nullptr) {
     check.at_most("transfers", in.transfers()->size(), kRenewalsMax);
-    out.transfers = {reinterpret_cast<const TransferId*>(in.transfers()->Data()),
-                     in.transfers()->size()};
+    out.transfers =
+        check.in_place<TransferId>("transfers", in.transfers()->Data(), in.transfers()->size());
   }
   return check.finish(out);
 }

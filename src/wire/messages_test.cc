@@ -184,6 +184,32 @@ TEST(Messages, RandomAndDamagedBytesAreRefusedOrHarmless) {
   EXPECT_GT(accepted, 100);
 }
 
+// A vector that a peer moved by half an element: whatever is read in place is aligned, or refused.
+TEST(Messages, ListsThatAreNotAlignedAreRefused) {
+  const std::array<TransferId, 2> ids = {TransferId{1, 1}, TransferId{1, 1}};
+  Encoder encoder;
+  const auto frame = encoder.encode(Renew{ids});
+  const std::size_t size = frame.size() - kHeaderBytes;
+  int refused = 0;
+  for (std::size_t at = 0; at + 4 <= size; at += 4) {
+    std::vector<std::uint64_t> payload(size / 8);
+    std::memcpy(payload.data(), frame.data() + kHeaderBytes, size);
+    std::uint32_t word = 0;
+    auto* bytes = reinterpret_cast<std::byte*>(payload.data());
+    std::memcpy(&word, bytes + at, 4);
+    word += 4;
+    std::memcpy(bytes + at, &word, 4);
+    const auto decoded = decode({MessageType::kRenew, std::as_bytes(std::span(payload))});
+    if (decoded) {
+      const auto* data = std::get<Renew>(*decoded).transfers.data();
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % alignof(TransferId), 0U);
+    } else if (decoded.error().message.find("not aligned") != std::string::npos) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+}
+
 TEST(Messages, LimitsNameTheFieldAndTheValue) {
   Encoder encoder;
   Hello hello;
