@@ -94,6 +94,7 @@ void FakeModel::forward(std::span<const model::SequenceChunk> chunks, const mode
     ++row;
   }
   BATON_CHECK(row * config_.vocab_size == logits.size());
+  if (after_forward) after_forward(chunks);
 }
 
 std::vector<TokenId> FakeTokenizer::encode(std::string_view text, bool) const {

@@ -25,8 +25,8 @@ class FakeModel final : public model::Model {
   void forward(std::span<const model::SequenceChunk> chunks, const model::KvPool& pool,
                std::span<float> logits) override;
 
-  // Runs before each forward, on the engine thread.
-  std::function<void(std::span<const model::SequenceChunk>)> before_forward;
+  // Run around each forward, on the engine thread.
+  std::function<void(std::span<const model::SequenceChunk>)> before_forward, after_forward;
 
  private:
   std::uint64_t hash_prefix(const model::KvPool& pool, std::span<const BlockId> table,
