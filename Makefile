@@ -56,11 +56,12 @@ fuzz: setup ## what strangers may send (control messages, HTTP bodies, GGUF, tex
 fuzz-long: setup ## the same, ten minutes each
 	@tools/sanitized build asan baton_fuzzers && $(PYTHON) tests/fuzz/run.py --seconds 600
 
-soak: build ## real processes under load, killed, stopped and restarted at random: 30 rounds
-	@$(PYTHON) tests/soak/soak.py
+soak: build ## real processes under load, killed, stopped and restarted at random: 30 rounds (FABRIC=shm, libfabric)
+	@$(PYTHON) tests/soak/soak.py --fabric $(FABRIC:auto=shm)
 
-soak-long: build ## the same, 1,000 rounds (about 40 minutes)
+soak-long: build ## the same, 1,000 rounds on shm, 1,000 on libfabric (about 70 minutes)
 	@$(PYTHON) tests/soak/soak.py --rounds 1000 --seed 2
+	@$(PYTHON) tests/soak/soak.py --rounds 1000 --seed 2 --fabric libfabric --json build/soak/report-libfabric.json
 
 sim: configure ## the simulator, CI's share: every pair of events, 20,000 random worlds (2 minutes)
 	@cmake --build --preset release -j $(JOBS) --target sim && $(BUILD)/src/sim/sim --report build/sim/report.json

@@ -42,7 +42,7 @@ class World:
     """Two prefill, two decode instances, two routers. The first of each is a veteran: never ended, only stopped."""
 
     def __init__(self, model, fabric):
-        extra = [*FLAGS, "--poison-blocks", *(["--fabric", fabric] if fabric != "shm" else [])]
+        extra = [*FLAGS, "--poison-blocks", "--fabric", fabric]
         self.stack = stack.Stack(model, 2, 2, extra, ["--peer-timeout", faults.PEER_TIMEOUT])
         self.stack.decode[1] = self._recomputing(self.stack.decode[1], model, extra)
         self.prefill, self.decode = self.stack.prefill, self.stack.decode

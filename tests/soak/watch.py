@@ -9,7 +9,7 @@ import statistics
 
 SAMPLES_MIN = 12           # shorter lives say nothing
 MEMORY_RISE_MIB = 4.0      # private memory: of the line over the samples it is drawn through
-DESCRIPTORS_RISE = 6.0
+DESCRIPTORS_RISE = 12.0  # idle connections come and go
 
 
 def memory_mib(pid):
