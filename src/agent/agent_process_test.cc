@@ -117,7 +117,9 @@ TEST_P(KilledAt, PrefillDies) {
 }
 
 TEST_P(KilledAt, DecodeDies) {
-  if (GetParam() == When::kReady) options_.insert(options_.end(), {"lease=2000", "renewal=400"});
+  // Whether its claim or registration had left D decides how P learns: by the death, or by the
+  // lease. Either gives the blocks back.
+  if (GetParam() != When::kWriting) options_.insert(options_.end(), {"lease=2000", "renewal=400"});
   auto p = start_p();
   auto d = start_d();
   pass(*p, *d, 1);
@@ -126,8 +128,6 @@ TEST_P(KilledAt, DecodeDies) {
     d->order(fmt::format("claim {} {}", t, p->address()));
     p->order(fmt::format("ready {} 5 {}", t, kTokens));
     d->kill(SIGKILL);
-    // Whether the claim had arrived decides how P learns: by the death, or by the lease. Either
-    // gives the blocks back.
   } else {
     p->order(fmt::format("expect {} {}", t, kTokens));
     d->order(fmt::format("register {} {} {} 1", t, p->address(), kTokens));
