@@ -83,8 +83,21 @@ def text_breaches(path, text):
             yield f"{path}:{number}: handover/ is told time and chance, it does not take them: {line.strip()[:80]}"
 
 
+def trial_breaches(text, sources):
+    """docs/testing.md names the trial of each public report; every one must exist."""
+    named = set(re.findall(r"`((?:test_)?\w*[a-z]\w*)`", text[text.index("## Reports about other systems"):text.index("## Golden files")]))
+    for name in sorted(named):
+        if not any(re.search(rf"\b{name}\b", source) for source in sources):
+            yield f"docs/testing.md: no test is called {name}"
+    for name in sorted({m for source in sources for m in re.findall(r"\b(?:test_)?B\d\d[a-d]?_\w+", source)} - named):
+        yield f"docs/testing.md: the table of reports does not name {name}"
+
+
 def main():
     breaches = []
+    tests = [(ROOT / p).read_text(encoding="utf-8") for p in tracked()
+             if p.stem.endswith("_test") or p.stem.startswith("test_")]
+    breaches += trial_breaches((ROOT / "docs/testing.md").read_text(encoding="utf-8"), tests)
     for path in tracked():
         if path.suffix not in {".h", ".cc", ".py", ".fbs", ".txt", ".md", ".cmake"}:
             continue
