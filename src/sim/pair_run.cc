@@ -283,10 +283,6 @@ void PairRun::quiet() {
   world_.start(prefill_);
   world_.start(decode_);
   const Settings& s = world_.settings;
-  // Nothing that was accepted may take longer: a registration that waits for its deadline, is
-  // cancelled, and whose peer must first be found silent and dialled again; then P's lease.
-  const Duration bound =
-      2 * s.transfer_timeout + 2 * s.lease + 4 * s.peer_timeout + 10 * s.resend_max;
   // An engine does not keep a claim for ever.
   world_.later(s.transfer_timeout, [this] {
     if (Process* process = d()) {
@@ -297,13 +293,13 @@ void PairRun::quiet() {
     }
   });
   const Time settle = world_.now() + s.transfer_timeout + milliseconds(1);
+  const Duration bound = settle - world_.now() + world_.all_ends_within();
   world_.run_until(world_.now() + bound, [this, settle] {
-    return (world_.now() >= settle || received_) && world_.idle();
+    return (world_.now() >= settle || received_) && world_.idle() && world_.pending() == 0;
   });
-  world_.run_until(world_.now() + bound, [this] { return world_.idle() && world_.pending() == 0; });
   if (!world_.idle()) {
-    world_.fault(Checker::kBound, fmt::format("not ended after {} ms{}",
-                                              2 * bound / milliseconds(1), world_.what_is_left()));
+    world_.fault(Checker::kBound, fmt::format("not ended after {} ms{}", bound / milliseconds(1),
+                                              world_.what_is_left()));
   }
   if (benign() && !received_) {
     world_.fault(Checker::kBound, "a request that nobody gave up was not received");

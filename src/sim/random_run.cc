@@ -253,10 +253,8 @@ void RandomRun::quiet() {
     if (!world_.instance(i).alive) world_.start(i);
   }
   const Settings& s = world_.settings;
-  // The router's deadline ends every request; then a registration may wait for its own, its peer
-  // may have to be found silent and dialled again, and P's lease ends last.
-  const Duration bound = milliseconds(2000) + 2 * s.transfer_timeout + 2 * s.lease +
-                         4 * s.peer_timeout + milliseconds(500);
+  // The router's deadline ends every request; from there on the table of bounds counts.
+  const Duration bound = Plan{}.request_timeout + milliseconds(200) + world_.all_ends_within();
   world_.run_until(world_.now() + bound,
                    [this] { return traffic_.all_finished() && world_.idle(); });
   if (traffic_.all_finished() && !world_.idle() && !s.fence_on_request) {

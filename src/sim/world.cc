@@ -322,12 +322,23 @@ void World::leave(std::uint32_t index) {
   }
 }
 
-// Each survivor learns of a dead process within the peer time-out, the time a connection may take
-// to come back, and the time a dialled one may take to fail [I4].
+Duration World::all_ends_within() const {
+  return handover::everything_ends_within(processes_.front()->config);
+}
+
+// The table's bound, and what the channel here adds to it.
+Duration World::within(handover::BoundId id) const {
+  return handover::within(id, processes_.front()->config) + 2 * weather.delay_max +
+         milliseconds(20);
+}
+
+// Each survivor learns of a dead process within the table's bounds [I4]: the connection closes and
+// does not come back, or the one that was being made never answers.
 void World::watch_crash(std::uint32_t number) {
   const Time since = now_;
-  const Duration bound = settings.peer_timeout + 2 * settings.reconnect_grace +
-                         2 * weather.delay_max + milliseconds(20);
+  const Duration bound =
+      within(handover::BoundId::kRegisteredSilence) +
+      handover::within(handover::BoundId::kRegisteredLinkClosed, processes_.front()->config);
   later(bound, [this, number, since] { check_crash(number, since); });
 }
 
@@ -351,8 +362,7 @@ void World::check_crash(std::uint32_t number, Time since) {
 // Who waits for a process that stands still knows within the peer time-out [I4]. A second copy of a
 // message that comes late would be a sign of life.
 void World::watch_silence(std::uint32_t number, Duration length) {
-  const Duration bound =
-      settings.peer_timeout + 2 * weather.delay_max + milliseconds(20) + settings.reconnect_grace;
+  const Duration bound = within(handover::BoundId::kRegisteredSilence) + settings.reconnect_grace;
   if (weather.duplicate > 0 || length <= bound) return;
   later(bound, [this, number, since = now_] {
     if (processes_[number]->alive && processes_[number]->stalled) check_crash(number, since);

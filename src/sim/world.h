@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fabric/sim/sim_fabric.h"
+#include "handover/bounds.h"
 #include "handover/config.h"
 #include "sim/choices.h"
 #include "sim/journal.h"
@@ -145,6 +146,8 @@ class World {
 
   void fault(Checker checker, std::string text) { journal.fault(checker, now_, std::move(text)); }
   bool idle();
+  // After the last fault, by the table of bounds [I4].
+  Duration all_ends_within() const;
   std::string what_is_left();         // who is not idle, and why, in words
   std::uint64_t fingerprint() const;  // of what can be seen from outside, times left out
   void check_at_end();
@@ -180,6 +183,7 @@ class World {
                        std::size_t size);
   void down(std::uint32_t number, handover::LinkId link, const char* why);
   void connected(handover::LinkId link);
+  Duration within(handover::BoundId id) const;
   void watch_silence(std::uint32_t number, Duration length);
   void watch_crash(std::uint32_t number);
   void check_crash(std::uint32_t number, Time since);
