@@ -136,6 +136,7 @@ Traits read_traits(const fi_info& info, bool delivers) {
   traits.provider_keys = (mode & FI_MR_PROV_KEY) != 0;
   traits.local_keys = (mode & FI_MR_LOCAL) != 0;
   traits.waits = traits.provider != "efa";
+  traits.own_domains = traits.provider == "net" || traits.provider == "tcp";
   traits.split_immediates = traits.provider.find("ofi_rxm") != std::string::npos;
   return traits;
 }
@@ -213,22 +214,29 @@ Status Device::open_chosen() {
     return tl::unexpected(error_of("fi_fabric", rc));
   }
   fabric_.reset(fabric);
-  fid_domain* domain = nullptr;
-  if (const int rc = fi_domain(fabric, info_.get(), &domain, nullptr); rc != 0) {
-    return tl::unexpected(error_of("fi_domain", rc));
-  }
-  domain_.reset(domain);
+  Result<Fid<fid_domain>> domain = open_domain();
+  if (!domain) return tl::unexpected(domain.error());
+  domain_ = std::move(*domain);
   return {};
 }
 
-Result<Fid<fid_mr>> Device::register_memory(std::span<std::byte> memory, Access access) const {
+Result<Fid<fid_domain>> Device::open_domain() const {
+  fid_domain* domain = nullptr;
+  if (const int rc = fi_domain(fabric_.get(), info_.get(), &domain, nullptr); rc != 0) {
+    return tl::unexpected(error_of("fi_domain", rc));
+  }
+  return Fid<fid_domain>(domain);
+}
+
+Result<Fid<fid_mr>> Device::register_memory(fid_domain& domain, std::span<std::byte> memory,
+                                            Access access) const {
   fid_mr* region = nullptr;
   const std::uint64_t rights = access == Access::kWriteFrom ? FI_WRITE : FI_REMOTE_WRITE;
   // A key that is in use is refused, and another is drawn.
   for (int tries = 0; tries < 8; ++tries) {
     const std::uint64_t key = traits_.provider_keys ? 0 : random_u64();
     const int rc =
-        fi_mr_reg(domain_.get(), memory.data(), memory.size(), rights, 0, key, 0, &region, nullptr);
+        fi_mr_reg(&domain, memory.data(), memory.size(), rights, 0, key, 0, &region, nullptr);
     if (rc == 0) return Fid<fid_mr>(region);
     if (rc != -FI_ENOKEY) {
       Error error = error_of("fi_mr_reg", rc);

@@ -31,6 +31,10 @@ struct Traits {
   bool provider_keys = false;      // the provider chooses keys; otherwise we draw them
   bool local_keys = false;         // local memory must be registered too
   bool waits = false;              // completion queues have a descriptor to sleep on
+  // A connection that is being made when its endpoint closes makes the tcp provider of 1.17 touch
+  // freed memory at the next progress of the domain, whichever queue is read: there each endpoint
+  // has a domain of its own, which closes with it.
+  bool own_domains = false;
   // A half-received write that carries an immediate makes `ofi_rxm` dereference null when its
   // endpoint closes: bytes and immediate go as two writes there.
   bool split_immediates = false;
@@ -66,8 +70,10 @@ class Device {
   fid_domain& domain() const { return *domain_; }
 
   enum class Access : std::uint8_t { kWriteFrom, kWrittenByPeers };
-  // Registers memory under a fresh key.
-  Result<Fid<fid_mr>> register_memory(std::span<std::byte> memory, Access access) const;
+  // Registers memory under a fresh key, which closes before its domain does.
+  Result<Fid<fid_mr>> register_memory(fid_domain& domain, std::span<std::byte> memory,
+                                      Access access) const;
+  Result<Fid<fid_domain>> open_domain() const;
 
  private:
   Device() = default;

@@ -29,9 +29,16 @@ Result<Endpoint> Endpoint::open(const Device& device, std::size_t queue) {
 
 Status Endpoint::open_all(const Device& device, std::size_t queue) {
   fabric_ = &device.fabric();
+  domain_ = &device.domain();
+  if (device.traits().own_domains) {
+    Result<Fid<fid_domain>> domain = device.open_domain();
+    if (!domain) return tl::unexpected(domain.error());
+    own_domain_ = std::move(*domain);
+    domain_ = own_domain_.get();
+  }
   fi_av_attr av{};
   fid_av* addresses = nullptr;
-  if (const int rc = fi_av_open(&device.domain(), &av, &addresses, nullptr); rc != 0) {
+  if (const int rc = fi_av_open(domain_, &av, &addresses, nullptr); rc != 0) {
     return tl::unexpected(error_of("fi_av_open", rc));
   }
   addresses_.reset(addresses);
@@ -41,7 +48,7 @@ Status Endpoint::open_all(const Device& device, std::size_t queue) {
   cq.format = FI_CQ_FORMAT_DATA;
   cq.wait_obj = device.traits().waits ? FI_WAIT_FD : FI_WAIT_NONE;
   fid_cq* completions = nullptr;
-  if (const int rc = fi_cq_open(&device.domain(), &cq, &completions, nullptr); rc != 0) {
+  if (const int rc = fi_cq_open(domain_, &cq, &completions, nullptr); rc != 0) {
     return tl::unexpected(error_of("fi_cq_open", rc));
   }
   queue_.reset(completions);
@@ -52,7 +59,7 @@ Status Endpoint::open_all(const Device& device, std::size_t queue) {
   }
 
   fid_ep* endpoint = nullptr;
-  if (const int rc = fi_endpoint(&device.domain(), &device.info(), &endpoint, nullptr); rc != 0) {
+  if (const int rc = fi_endpoint(domain_, &device.info(), &endpoint, nullptr); rc != 0) {
     return tl::unexpected(error_of("fi_endpoint", rc));
   }
   endpoint_.reset(endpoint);

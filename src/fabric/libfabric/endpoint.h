@@ -13,6 +13,7 @@
 
 struct fid_av;
 struct fid_cq;
+struct fid_domain;
 struct fid_ep;
 
 namespace baton::fabric::libfabric {
@@ -47,17 +48,22 @@ class Endpoint {
   static constexpr std::size_t kBatch = 32;
   std::span<const Completion> read(std::optional<Failure>& failure);
 
-  // The fence: when it returns, nothing is read from here or written here any more. The queue still
-  // holds what had completed.
+  // The fence: when it returns, nothing is read from here or written here any more. The queue is
+  // not to be read after that.
   void close();
 
   fid_ep* get() const { return endpoint_.get(); }
+  // Where memory that peers write through this endpoint is registered.
+  fid_domain& domain() const { return *domain_; }
 
  private:
   Endpoint() = default;
   Status open_all(const Device& device, std::size_t queue);
 
-  // Destroyed from the last to the first: the endpoint before its queue, that before the addresses.
+  // Destroyed from the last to the first: the endpoint before its queue, that before the addresses,
+  // those before the domain.
+  Fid<fid_domain> own_domain_;    // null: the device's
+  fid_domain* domain_ = nullptr;  // either
   Fid<fid_av> addresses_;
   Fid<fid_cq> queue_;
   Fid<fid_ep> endpoint_;

@@ -11,6 +11,11 @@
 #include "fabric/events.h"
 
 namespace baton::fabric::libfabric {
+namespace {
+
+constexpr int kLastLooks = 4;
+
+}  // namespace
 
 Result<std::unique_ptr<Inbound>> Inbound::open(InboundId id, const Device& device,
                                                std::span<const std::span<std::byte>> regions) {
@@ -30,7 +35,7 @@ Status Inbound::make_offer(const Device& device, std::span<const std::span<std::
   if (!address) return tl::unexpected(address.error());
   offer.rails.push_back({std::move(*address)});
   for (const std::span<std::byte> region : regions) {
-    auto key = device.register_memory(region, Device::Access::kWrittenByPeers);
+    auto key = device.register_memory(endpoint_.domain(), region, Device::Access::kWrittenByPeers);
     if (!key) return tl::unexpected(key.error());
     offer.places.push_back({fi_mr_key(key->get()),
                             traits.offsets ? 0 : reinterpret_cast<std::uint64_t>(region.data()),
@@ -63,10 +68,17 @@ bool Inbound::read(EventRing& events) {
 }
 
 void Inbound::fence(EventRing& events) {
-  endpoint_.close();
-  // What is in the queue had landed before; it is at most what the queue holds.
+  // What is in the queue has landed; it is at most what the queue holds. The last looks let the
+  // provider finish a connection that is being made: one that it has accepted and not heard costs
+  // its descriptor until the process ends.
   for (std::size_t looks = 0; looks < kQueue && read(events); ++looks) {
   }
+  for (int looks = 0; looks < kLastLooks; ++looks) read(events);
+  close();
+}
+
+void Inbound::close() {
+  endpoint_.close();
   keys_.clear();
 }
 

@@ -31,16 +31,20 @@ class Inbound {
 
   // Takes immediates from the queue, at most Endpoint::kBatch. True: there may be more.
   bool read(EventRing& events);
-  // When it returns, no byte of that writer lands any more. Takes the immediates that are left.
+  ~Inbound() { close(); }
+  // Takes the immediates that are there. When it returns, no byte of that writer lands any more.
   void fence(EventRing& events);
 
  private:
   Inbound(InboundId id, Endpoint endpoint) : id_(id), endpoint_(std::move(endpoint)) {}
+  // The keys after the endpoint (closing it is the fence, closing them is not), and before the
+  // domain.
+  void close();
   Status make_offer(const Device& device, std::span<const std::span<std::byte>> regions);
 
   InboundId id_;
-  std::vector<Fid<fid_mr>> keys_;  // closed after the endpoint: that is the fence, this is not
   Endpoint endpoint_;
+  std::vector<Fid<fid_mr>> keys_;
   Bytes offer_;
 };
 

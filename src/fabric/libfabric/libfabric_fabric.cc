@@ -125,7 +125,8 @@ Status LibfabricFabric::register_regions(std::span<const Region> regions) {
       descriptors.push_back(nullptr);
       continue;
     }
-    auto key = device_->register_memory(places.back(), Device::Access::kWriteFrom);
+    auto key =
+        device_->register_memory(device_->domain(), places.back(), Device::Access::kWriteFrom);
     if (!key) return tl::unexpected(key.error());
     descriptors.push_back(fi_mr_desc(key->get()));
     keys.push_back(std::move(*key));
