@@ -112,7 +112,9 @@ class Bare {
     std::uint64_t key = 0;
   };
   Contact contact() {
-    key_ = device_->register_memory({pool_.data(), pool_.size()}, Device::Access::kWrittenByPeers)
+    key_ = device_
+               ->register_memory(device_->domain(), {pool_.data(), pool_.size()},
+                                 Device::Access::kWrittenByPeers)
                .value();
     Contact contact;
     contact.key = fi_mr_key(key_.get());

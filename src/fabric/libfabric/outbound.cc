@@ -196,8 +196,8 @@ void Outbound::end(std::string why) {
   if (state_ == State::kEnded) return;
   const bool was_open = state_ == State::kOpen;
   state_ = State::kEnded;
-  endpoint_.close();
-  // What had completed is done; the rest may have landed or not.
+  // What had completed is done; the rest may have landed or not. Before the close: afterwards the
+  // queue must not be read.
   waiting_.clear();
   bool more = true;
   for (std::size_t looks = 0; looks <= slots_.size() && more; ++looks) {
@@ -215,6 +215,7 @@ void Outbound::end(std::string why) {
     }
     more = !found.empty() || (failure && failure->context != nullptr);
   }
+  endpoint_.close();
   const std::string reason = why.empty() ? "the outbound was closed" : why;
   for (std::uint32_t i = kProbe + 1; i < slots_.size(); ++i) {
     if (slots_[i].used) {
