@@ -52,6 +52,7 @@ enum class BoundId : std::uint8_t {
   kMatchedConnectUnanswered,
   kMatchedMessageLost,
   kMatchedWriteFailed,
+  kMatchedWritesStuck,
   kEnding,
   // Either process.
   kCancelled,

@@ -30,7 +30,8 @@ TEST(Bounds, EveryRowStandsAtItsNumberAndFollowsTheOptions) {
   EXPECT_EQ(within(BoundId::kRegisteredSilence, config), std::chrono::milliseconds(70));
   EXPECT_EQ(within(BoundId::kReadyNeverRegistered, config), std::chrono::milliseconds(90));
   EXPECT_EQ(within(BoundId::kReadyRenewLost, config), std::chrono::milliseconds(30));
-  EXPECT_EQ(within(BoundId::kEnding, config), kNoBound);
+  EXPECT_EQ(within(BoundId::kEnding, config), std::chrono::milliseconds(70));
+  EXPECT_EQ(within(BoundId::kQuarantinedPeerStopped, config), kNoBound);
 }
 
 }  // namespace

@@ -26,7 +26,11 @@ std::uint32_t DecodeSide::Impl::peer_for(const PeerAddress& address, Time now) {
   std::uint32_t found = kNone;
   for (std::uint32_t i = 0; i < peers.size() && found == kNone; ++i) {
     const Peer& peer = peers[i];
-    if (peer.state == Peer::State::kFree || !same_place(peer.address, address)) continue;
+    if (peer.state == Peer::State::kFree) continue;
+    // One process may be known by several addresses, and a second session would end the first.
+    const bool same = peer.inbound && peer.id.engine_id == address.engine_id &&
+                      peer.id.incarnation == address.incarnation;
+    if (!same && !same_place(peer.address, address)) continue;
     const std::uint64_t have = peer.id.incarnation;
     const bool fits =
         have == 0

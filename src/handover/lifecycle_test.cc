@@ -504,5 +504,81 @@ TEST_F(PairTest, APThatEndsSaysGoodbyeAndIsNotDialledAgain) {
   EXPECT_EQ(p_port.outbounds, 1U);
 }
 
+// ---- bytes that do not move, and a peer with two names ----
+
+// D's agent answers every ping and its memory takes nothing: a cut data path, or a D that wants to
+// keep P's blocks and P's share of writes.
+TEST_F(PairTest, WritesThatDoNotMoveEndWithinThePeerTimeout) {
+  ready({0, 8}, {1, 2});
+  register_range({0, 8}, {3, 4});
+  exchange();
+  ASSERT_FALSE(p_port.writes.empty());
+  pass(p_config.peer_timeout - milliseconds(1));
+  EXPECT_TRUE(p_port.closed.empty());
+  EXPECT_TRUE(p_port.events.empty());
+  pass(milliseconds(1));
+  ASSERT_EQ(p_port.closed.size(), 1U);
+  const Event told = d_event();
+  EXPECT_EQ(told.cause, Cause::kFabric);
+  EXPECT_THAT(told.text, HasSubstr("no write completed for 5000 ms"));
+  EXPECT_FALSE(told.blocks_released);
+  EXPECT_TRUE(p_port.events.empty()) << "[I2] its blocks are still being read";
+  while (!p_port.writes.empty()) {  // the closed outbound gives its writes back
+    p->on_write_failed(p_port.writes.front().context, "closed", now);
+    p_port.writes.pop_front();
+  }
+  exchange();
+  EXPECT_EQ(p_event().cause, Cause::kFabric);
+  EXPECT_TRUE(p->idle());
+  ASSERT_EQ(d_port.fences.size(), 1U) << "what failed may still land [I1]";
+}
+
+// A completion now and then is a slow link, not a dead one.
+TEST_F(PairTest, SlowWritesGoOn) {
+  ready({0, 16}, {1, 5, 2, 7});
+  register_range({0, 16}, {3, 6, 4, 8});
+  exchange();
+  ASSERT_GT(p_port.writes.size(), 3U);
+  for (int i = 0; i < 3; ++i) {
+    pass(p_config.peer_timeout - milliseconds(1));
+    complete_one();
+  }
+  complete_all();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(p_event().outcome, Outcome::kDone);
+}
+
+// After an end the blocks wait for completions, and no longer than that [I4].
+TEST_F(PairTest, AnEndWithWritesThatDoNotMoveIsBounded) {
+  ready({0, 8}, {1, 2});
+  register_range({0, 8}, {3, 4});
+  exchange();
+  ASSERT_FALSE(p_port.writes.empty());
+  d->cancel(kId, now);
+  exchange();
+  pass(p_config.peer_timeout);
+  EXPECT_EQ(p_port.closed.size(), 1U);
+}
+
+TEST_F(PairTest, AnotherAddressOfAConnectedPeerIsTheSamePeer) {
+  ready({0, 8}, {1, 2});
+  register_range({0, 8}, {3, 4});
+  exchange();
+  Registration r;
+  r.transfer = {0xC, 1};
+  r.attempt = 1;
+  r.peer = {"another-name", 1, "p", 2};
+  r.range = {0, 4};
+  r.block_ids = {{5}};
+  r.prompt_tokens = 4;
+  d->register_blocks(std::move(r), now);
+  ready({0, 4}, {9}, true, {0xC, 1});
+  exchange();
+  EXPECT_EQ(d_port.inbounds, 1U) << "a second session would have ended the first";
+  complete_all();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
 }  // namespace
 }  // namespace baton::handover::testing

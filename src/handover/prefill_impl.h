@@ -130,6 +130,7 @@ struct PrefillSide::Impl {
     std::uint32_t early = 0;      // claims and cancels without a request here
     std::uint64_t blocks = 0;     // named by its registrations
     std::uint32_t in_flight = 0;
+    Time moved = kNever;  // while writes are out: when the first was posted or the last was over
     std::unique_ptr<EndedBook> ended;
   };
   // A connection that has not said Hello yet.
@@ -263,7 +264,8 @@ struct PrefillSide::Impl {
   void done(std::uint32_t push, Time now);
   void on_write_done(std::uint64_t context, Time now);
   void on_write_failed(std::uint64_t context, std::string_view error, Time now, bool over);
-  std::uint32_t write_over(std::uint64_t context);
+  std::uint32_t write_over(std::uint64_t context, Time now);
+  void note_posted(std::uint32_t peer, Time now);
   void after_write(std::uint32_t push, Time now);
   layout::BlockLists lists_of(const Push& p) const;
 

@@ -151,6 +151,13 @@ void PrefillSide::Impl::check_standing(const Push& p) const {
   BATON_CHECK(standing != kNone && &pushes[standing] == &p, "[I1] another attempt stands");
 }
 
+void PrefillSide::Impl::note_posted(std::uint32_t index, Time now) {
+  Peer& peer = peers[index];
+  if (peer.in_flight++ > 0) return;
+  peer.moved = now;
+  peer_timers.set(index, peer_deadline(peer));
+}
+
 Status PrefillSide::Impl::post(std::uint32_t push, WriteOp op, Time now) {
   Push& p = pushes[push];
   check_standing(p);
@@ -163,7 +170,7 @@ Status PrefillSide::Impl::post(std::uint32_t push, WriteOp op, Time now) {
   p.bytes += op.length;
   Transfer& t = transfers[p.transfer];
   ++t.in_flight;
-  ++peers[p.peer].in_flight;
+  note_posted(p.peer, now);
   ++in_flight;
   metrics.writes_posted.add();
   if (p.writes == 1) {
@@ -236,7 +243,7 @@ void PrefillSide::Impl::send_final(std::uint32_t push, Time now) {
 
 // ---- completions ----
 
-std::uint32_t PrefillSide::Impl::write_over(std::uint64_t context) {
+std::uint32_t PrefillSide::Impl::write_over(std::uint64_t context, Time now) {
   const auto push = static_cast<std::uint32_t>(context);
   BATON_CHECK(push < pushes.size());
   Push& p = pushes[push];
@@ -245,17 +252,18 @@ std::uint32_t PrefillSide::Impl::write_over(std::uint64_t context) {
   --p.in_flight;
   --transfers[p.transfer].in_flight;
   --peers[p.peer].in_flight;
+  peers[p.peer].moved = now;
   --in_flight;
   return push;
 }
 
 void PrefillSide::Impl::on_write_done(std::uint64_t context, Time now) {
-  after_write(write_over(context), now);
+  after_write(write_over(context, now), now);
 }
 
 void PrefillSide::Impl::on_write_failed(std::uint64_t context, std::string_view error, Time now,
                                         bool over) {
-  const std::uint32_t push = write_over(context);
+  const std::uint32_t push = write_over(context, now);
   Push& p = pushes[push];
   if (!over && !config.failed_writes_final) p.unclean = true;  // it may still land [I1]
   if (p.phase == Phase::kStanding) {

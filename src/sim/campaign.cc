@@ -31,8 +31,8 @@ void on_abort(int) {
 }
 
 std::string pair_arguments(const PairCase& pair) {
-  return fmt::format("--pair '{},{}'{}", to_string(pair.first), to_string(pair.second),
-                     pair.delivery_complete ? "" : " --counting");
+  return fmt::format("--pair '{},{}' --pair-fabric {}", to_string(pair.first),
+                     to_string(pair.second), to_string(pair.fabric));
 }
 
 // One worker's share of the counts.
@@ -45,13 +45,13 @@ class Campaign {
  public:
   explicit Campaign(const CampaignOptions& options) : options_(options) {
     if (!options.pairs) return;
-    for (const bool delivery : {true, false}) {
+    for (std::size_t fabric = 0; fabric < kPairFabrics; ++fabric) {
       for (std::size_t a = 0; a < kPairEvents; ++a) {
         for (std::size_t b = a; b < kPairEvents; ++b) {
           const auto pair = std::pair(static_cast<PairEvent>(a), static_cast<PairEvent>(b));
           if (options.only_pair && *options.only_pair != pair) continue;
           cases_.push_back(
-              {static_cast<PairEvent>(a), static_cast<PairEvent>(b), delivery, options.deviations});
+              {pair.first, pair.second, static_cast<PairFabric>(fabric), options.deviations});
         }
       }
     }

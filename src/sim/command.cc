@@ -67,7 +67,11 @@ int replay_one_pair(const SimOptions& o, const EventPair& events) {
     path.push_back(value);
     at = next < end ? next + 1 : next;
   }
-  PairCase pair{events.first, events.second, !o.counting, 0};
+  PairCase pair{events.first, events.second, PairFabric::kShm, 0};
+  for (std::size_t i = 0; i < kPairFabrics; ++i) {
+    const auto fabric = static_cast<PairFabric>(i);
+    if (to_string(fabric) == o.pair_fabric) pair.fabric = fabric;
+  }
   pair.deviations = o.deviations < 0 ? 0 : static_cast<std::uint32_t>(o.deviations);
   std::uint64_t hash = 0;
   const bool good = replay_pair(pair, path, o.sample, o.trace, hash);
@@ -109,7 +113,7 @@ nlohmann::json to_json(const CampaignReport& r, const CampaignOptions& o) {
   for (const PairCount& p : r.pairs) {
     out["pairs"].push_back({{"first", to_string(p.pair.first)},
                             {"second", to_string(p.pair.second)},
-                            {"completion", p.pair.delivery_complete ? "delivery" : "counted"},
+                            {"fabric", to_string(p.pair.fabric)},
                             {"schedules", p.schedules}});
   }
   for (std::size_t i = 0; i < kMarks; ++i) {

@@ -23,7 +23,7 @@ struct SimOptions {
   std::string pair;  // "cancel D,crash P"
   std::string path;  // "0,0,2"
   std::uint64_t sample = 0;
-  bool counting = false;
+  std::string pair_fabric = "shm";
   bool trace = false;
   // The report.
   bool json = false;

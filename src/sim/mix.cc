@@ -16,6 +16,9 @@ void draw_fabric(Rng& rng, Settings& s) {
   // Counting fabrics fence by closing their endpoint; those that complete on delivery may know the
   // death of the writer alone.
   s.fence_on_request = !s.delivery_complete || rng.chance(1, 2);
+  // Where only the death of a writer fences it, a failed write must be over: else it would hold its
+  // blocks until then.
+  s.failed_writes_final = !s.fence_on_request || rng.chance(1, 8);
   s.fence_on_crash = !s.fence_on_request || rng.chance(1, 2);
   s.pieces_max = static_cast<std::uint32_t>(1 + rng.below(4));
   s.writes_in_flight_max = static_cast<std::uint32_t>(2 + rng.below(15));
@@ -23,10 +26,7 @@ void draw_fabric(Rng& rng, Settings& s) {
   s.immediates_max = static_cast<std::uint32_t>(8 << rng.below(6));
   s.data_delay_max = milliseconds(rng.chance(1, 4) ? 20 : 1 + static_cast<int>(rng.below(4)));
   s.immediate_delay_max = rng.chance(1, 4) ? Duration(milliseconds(80)) : s.data_delay_max;
-  // Where only the death of a writer fences it, a failed write that may still land holds its blocks
-  // until then; those fabrics (shm) say of failed writes that they are over.
-  const bool may_fail = rng.chance(1, 4) && s.fence_on_request;
-  s.write_failures = may_fail ? static_cast<std::uint32_t>(rng.below(30)) : 0;
+  s.write_failures = rng.chance(1, 4) ? static_cast<std::uint32_t>(rng.below(30)) : 0;
   s.connect_failures = rng.chance(1, 4) ? static_cast<std::uint32_t>(rng.below(300)) : 0;
 }
 

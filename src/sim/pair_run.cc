@@ -22,9 +22,10 @@ constexpr TransferId kProbe{0xA, 3};
 
 Settings settings_for(const PairCase& pair) {
   Settings s;
-  s.delivery_complete = pair.delivery_complete;
-  s.fence_on_request = !pair.delivery_complete;
-  s.fence_on_crash = pair.delivery_complete;
+  s.delivery_complete = pair.fabric != PairFabric::kEfa;
+  s.failed_writes_final = pair.fabric == PairFabric::kShm;
+  s.fence_on_request = pair.fabric != PairFabric::kShm;
+  s.fence_on_crash = pair.fabric == PairFabric::kShm;
   s.fixed_delays = true;
   s.pieces_max = 1;
   s.layers = 2;
@@ -340,6 +341,11 @@ std::string_view to_string(PairEvent event) {
       "crash P",        "crash D",    "restart",     "lease expiry",  "late write", "lost FIN",
       "lost immediate", "prefix hit", "new attempt", "late register", "restart D"};
   return kNames[static_cast<std::size_t>(event)];
+}
+
+std::string_view to_string(PairFabric fabric) {
+  constexpr std::array<std::string_view, kPairFabrics> kNames{"shm", "tcp", "efa"};
+  return kNames[static_cast<std::size_t>(fabric)];
 }
 
 void run_pair(const PairCase& pair, Choices& choices, Journal& journal, StateCount* states) {

@@ -39,12 +39,20 @@ enum class PairEvent : std::uint8_t {
 std::string_view to_string(PairEvent event);
 inline constexpr std::size_t kPairEvents = static_cast<std::size_t>(PairEvent::kCount);
 
+// What the fabric promises, as the real ones do.
+enum class PairFabric : std::uint8_t {
+  kShm,  // completions mean delivery, failed writes are over, only a death fences
+  kTcp,  // completions mean delivery, failed writes may land, closing the endpoint fences
+  kEfa,  // immediates are counted, failed writes may land, closing the endpoint fences
+  kCount
+};
+std::string_view to_string(PairFabric fabric);
+inline constexpr std::size_t kPairFabrics = static_cast<std::size_t>(PairFabric::kCount);
+
 struct PairCase {
   PairEvent first = PairEvent::kHandshake;
   PairEvent second = PairEvent::kHandshake;
-  // True: completions mean delivery and only a death fences (as shm). False: immediates are
-  // counted and closing the endpoint fences (as libfabric).
-  bool delivery_complete = true;
+  PairFabric fabric = PairFabric::kShm;
   std::uint32_t deviations = 1;
 };
 

@@ -190,7 +190,10 @@ void RandomRun::cut_data() {
       world_.rank(some_instance(prefills_), static_cast<std::uint32_t>(pick(mix_.ranks)));
   Process* to = world_.rank(some_instance(decodes_), static_cast<std::uint32_t>(pick(mix_.ranks)));
   if (from == nullptr || to == nullptr) return;
-  world_.hold_data(from->place.number, to->place.number, within(milliseconds(300)));
+  // Most end soon; some outlast what P bears.
+  const bool outlasts = world_.choices.pick(8) == 0;
+  world_.hold_data(from->place.number, to->place.number,
+                   within(outlasts ? 4 * world_.settings.peer_timeout : milliseconds(300)));
 }
 
 // A registration that P must refuse: it names a block outside of D's pool, one twice, or too few.

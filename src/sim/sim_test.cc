@@ -22,7 +22,7 @@ TEST(Sim, TheSameSeedGivesTheSameTrace) {
 }
 
 TEST(Sim, APathReplaysItsSchedule) {
-  const PairCase pair{PairEvent::kCancelD, PairEvent::kNewAttempt, true, 1};
+  const PairCase pair{PairEvent::kCancelD, PairEvent::kNewAttempt, PairFabric::kShm, 1};
   PathChoices walk;
   for (int i = 0; i < 500; ++i) {
     Journal first;

@@ -23,6 +23,7 @@ constexpr std::uint64_t kStepsMax = 5'000'000;
 fabric::sim::Options fabric_options(const Settings& s) {
   fabric::sim::Options out;
   out.delivery_complete = s.delivery_complete;
+  out.failed_writes_final = s.failed_writes_final;
   out.fence_on_request = s.fence_on_request;
   out.fence_on_crash = s.fence_on_crash;
   out.write_failures_per_1000 = s.write_failures;
@@ -195,6 +196,7 @@ handover::Config World::config_for(const Instance& instance, std::uint32_t rank,
   out.quarantine_blocks_max = settings.quarantine_blocks_max;
   out.fabric = "sim";
   out.delivery_complete = settings.delivery_complete;
+  out.failed_writes_final = settings.failed_writes_final;
   out.writes_in_flight_max = settings.writes_in_flight_max;
   out.write_bytes_max = settings.write_bytes_max;
   out.immediates_max = settings.immediates_max;

@@ -26,6 +26,7 @@ namespace baton::sim {
 struct Settings {
   // The fabric.
   bool delivery_complete = true;
+  bool failed_writes_final = false;
   bool fence_on_request = true;
   bool fence_on_crash = true;
   std::uint32_t pieces_max = 4;

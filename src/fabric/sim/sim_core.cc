@@ -26,6 +26,7 @@ struct Offer {
 Network::Core::Core(std::uint64_t seed, const Options& options) : rng_(seed), options_(options) {
   capabilities_.name = "sim";
   capabilities_.delivery_complete = options.delivery_complete;
+  capabilities_.failed_writes_final = options.failed_writes_final;
   capabilities_.writes_in_flight_max = options.writes_in_flight_max;
   capabilities_.write_bytes_max = options.write_bytes_max;
   capabilities_.immediates_max = options.immediates_max;
@@ -119,6 +120,8 @@ void Network::Core::close_outbound(EndpointKey key, OutboundId id) {
   const auto found = endpoint.outbounds.find(id.value);
   if (found == endpoint.outbounds.end()) return;
   found->second.closing = true;
+  // What is posted is over soon, done or not; what failed may still land.
+  break_outbound(key, id.value, {});
   close_if_idle(key, id.value, found->second);
 }
 
@@ -278,8 +281,13 @@ void Network::Core::act_connect(const Action& action) {
   push(action.endpoint, outbound_event(FabricEvent::Kind::kConnected, OutboundId{action.id}));
 }
 
+bool Network::Core::is_over(const WriteState& write) const {
+  return options_.failed_writes_final && write.fails && write.completed;
+}
+
 void Network::Core::act_land(const Action& action) {
   WriteState& write = writes_.at(action.write);
+  if (is_over(write)) return release(action.write, write);
   const EndpointState& target = endpoints_.at(write.target);
   const std::byte* source =
       write.copied_out
@@ -305,6 +313,7 @@ void Network::Core::landed_all(WriteKey key, WriteState& write) {
 
 void Network::Core::act_immediate(const Action& action) {
   WriteState& write = writes_.at(action.write);
+  if (is_over(write)) return release(action.write, write);
   EndpointState& target = endpoints_.at(write.target);
   if (target.immediates_waiting >= options_.immediates_max) {
     ++stats_.immediates_overrun;

@@ -130,6 +130,7 @@ class Network::Core {
   void schedule(const Delay& delay, Action action);
   void run(Actions::iterator at);
   void act_connect(const Action& action);
+  bool is_over(const WriteState& write) const;
   void act_land(const Action& action);
   void act_immediate(const Action& action);
   void act_complete(const Action& action);

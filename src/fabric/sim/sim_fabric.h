@@ -30,6 +30,9 @@ struct Options {
   // land before or after it, also after kOutboundClosed. True: a successful completion comes after
   // all bytes of the write have landed.
   bool delivery_complete = false;
+  // True: nothing of a failed write lands after its completion (as shm, whose writer copies
+  // itself).
+  bool failed_writes_final = false;
   std::uint32_t write_failures_per_1000 =
       0;  // completions in error; the bytes land wholly, in part or not at all
   std::uint32_t connect_failures_per_1000 = 0;
