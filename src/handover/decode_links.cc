@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "base/log.h"
+#include "base/failure_log.h"
 #include "handover/decode_impl.h"
 
 namespace baton::handover {
@@ -241,7 +241,8 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
                        fmt::format("{:016x}", ack.from.incarnation), now);
   }
   if (const auto warning = layout::find_warning(config.geometry, ack.geometry)) {
-    log::warning("peer {}: {}: tokens may differ", ack.from.to_string(), warning->to_string());
+    log::failure(log::Level::kWarning, "tokens_may_differ",
+                 {{"peer", ack.from.to_string()}, {"text", warning->to_string()}});
   }
   index = join_same(index, ack.from);
   Peer& peer = peers[index];
@@ -374,8 +375,8 @@ void DecodeSide::Impl::on_goodbye(std::uint32_t index, const wire::Goodbye& good
 void DecodeSide::Impl::on_refused(std::uint32_t index, const wire::Refuse& refuse, Time now) {
   Peer& peer = peers[index];
   if (peer.state == Peer::State::kReady) {
-    log::warning("peer {} refused a message: {} {}", peer.id.to_string(), refuse.field,
-                 refuse.text);
+    log::failure(log::Level::kWarning, "refused_by_peer",
+                 {{"peer", peer.id.to_string()}, {"field", refuse.field}, {"text", refuse.text}});
     return;
   }
   metrics.refused_peers.add();

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "base/check.h"
-#include "base/log.h"
+#include "base/failure_log.h"
 #include "handover/prefill_impl.h"
 
 namespace baton::handover {
@@ -33,12 +33,11 @@ void PrefillSide::Impl::strangers_time(Time now) {
 
 void PrefillSide::Impl::refuse_link(LinkId link, wire::Refuse refuse) {
   metrics.refused_peers.add();
-  if (refuse.ours.empty() && refuse.theirs.empty()) {
-    log::warning("refused a peer: {}: {}", refuse.field, refuse.text);
-  } else {
-    log::warning("refused a peer: {}: ours is {}, theirs is {}", refuse.field, refuse.ours,
-                 refuse.theirs);
-  }
+  log::failure(log::Level::kWarning, "refused_peer",
+               {{"field", refuse.field},
+                {"ours", refuse.ours},
+                {"theirs", refuse.theirs},
+                {"text", refuse.text}});
   port.send(link, encoder.encode(refuse));
   port.hang_up(link);
 }
@@ -101,7 +100,8 @@ void PrefillSide::Impl::on_hello(LinkId link, const wire::Hello& theirs, Time no
     return refuse_link(link, refuse);
   }
   if (const auto warning = layout::find_warning(config.geometry, theirs.geometry)) {
-    log::warning("peer {}: {}: tokens may differ", theirs.from.to_string(), warning->to_string());
+    log::failure(log::Level::kWarning, "tokens_may_differ",
+                 {{"peer", theirs.from.to_string()}, {"text", warning->to_string()}});
   }
   admit(index, link, theirs, std::move(*plan), now);
 }
@@ -239,8 +239,9 @@ void PrefillSide::Impl::dispatch(std::uint32_t index, const wire::Message& messa
           peers[index].ended->raise_floor(m.oldest_epoch);
           send(index, wire::Pong{m.token}, now);
         } else if constexpr (std::is_same_v<M, wire::Refuse>) {
-          log::warning("peer {} refused a message: {} {}", peers[index].id.to_string(), m.field,
-                       m.text);
+          log::failure(
+              log::Level::kWarning, "refused_by_peer",
+              {{"peer", peers[index].id.to_string()}, {"field", m.field}, {"text", m.text}});
         } else if constexpr (std::is_same_v<M, wire::Hello>) {
           metrics.stale_messages.add();  // said twice on one connection
         } else if constexpr (std::is_same_v<M, wire::Goodbye>) {
