@@ -6,15 +6,17 @@
 //   P: expect()           as soon as its server accepted the request: registrations wait for it
 //   P: ready()            when blocks are computed, in one piece or several
 //
-// The second of the two sides starts the writes. Both hear of it once an attempt: Event::kEnded,
-// through event_fd() and poll_events().
+// Push (AgentOptions::mode): the second of the two sides starts P's writes. Pull: P's finished
+// blocks are announced to D by whoever places the request (Registration::source), and
+// register_blocks() starts D's reads. Both sides hear of it once an attempt: Event::kEnded, through
+// event_fd() and poll_events().
 //
-// Threads: every method may be called from any thread and never waits for a peer, a socket or the
-// owner thread; it copies its arguments into a bounded queue. Answers that need a peer come as
-// events. A full queue is kResourceExhausted and nothing was accepted. Ownership: the caller's KV
-// memory (Geometry::regions) must outlive the agent. Blocks named in register_blocks() belong to
-// the agent until its end (or release) event; blocks named in ready() are read until P's end event
-// and must not change until then [I2].
+// Threads: every method may be called from any thread and, wait_posted() aside, never waits for a
+// peer, a socket or the owner thread; it copies its arguments into a bounded queue. Answers that
+// need a peer come as events. A full queue is kResourceExhausted and nothing was accepted.
+// Ownership: the caller's KV memory (Geometry::regions) must outlive the agent. Blocks named in
+// register_blocks() belong to the agent until its end (or release) event; blocks named in ready()
+// are read until P's end event and must not change until then [I2].
 #pragma once
 
 #include <chrono>
@@ -77,6 +79,13 @@ struct AgentOptions {
   std::chrono::microseconds spin{20};
 };
 
+// Pull. P's finished blocks of one request, as P announced them: what D reads. They begin at
+// range.begin, a multiple of the block size.
+struct SourceBlocks {
+  TokenRange range;
+  std::vector<std::vector<BlockId>> block_ids;  // by group, in token order
+};
+
 // D. `block_ids[g]` are the blocks of cache group g, one for each block of `range`, in token order;
 // range.begin is a multiple of the block size. An empty range says "nothing wanted, free it".
 struct Registration {
@@ -87,6 +96,7 @@ struct Registration {
   TokenRange range;
   std::vector<std::vector<BlockId>> block_ids;
   std::uint32_t prompt_tokens = 0;        // of the whole prompt; P refuses if its own count differs
+  std::optional<SourceBlocks> source;     // pull: required, and covers `range`; push: refused
   std::chrono::milliseconds deadline{0};  // 0: transfer_timeout
   std::chrono::milliseconds total{0};     // 0: transfer_total
 };
@@ -117,6 +127,14 @@ class Agent {
   // Takes the registration back; P keeps its blocks under the lease, and another attempt may
   // follow. If P has begun to write, the attempt still ends (as cancelled) once P has drained.
   virtual Status withdraw(TransferId transfer) = 0;
+  // Pull: waits until every read of the registration is posted, or it ended. For an engine that
+  // does its transfers' work in its own step (`engine-loop`). Errors: kDeadlineExceeded after
+  // `at_most`, kNotFound for a transfer that is not registered, kUnsupported in push mode.
+  virtual Status wait_posted(TransferId transfer, std::chrono::milliseconds at_most) {
+    static_cast<void>(transfer);
+    static_cast<void>(at_most);
+    return fail(Errc::kUnsupported, "wait_posted: this agent does not read");
+  }
 
   // P side.
   virtual Status expect(TransferId transfer, std::uint32_t prompt_tokens) = 0;
