@@ -54,7 +54,7 @@ void hear(int fd, void* data, std::size_t bytes) {
   const PoolMemory pool = PoolMemory::create("bench-d", kPoolBytes).value();
   const auto fabric = shm::make_shm_fabric().value();
   BATON_CHECK(fabric->register_regions(std::vector{region_of(pool)}));
-  const auto inbound = fabric->open_inbound(PeerId{"p", 1}).value();
+  const auto inbound = fabric->open_inbound(PeerId{"p", 1}, Access::kWrite).value();
   const std::size_t size = inbound.offer.size();
   say(control, &size, sizeof size);
   say(control, inbound.offer.data(), size);

@@ -114,7 +114,7 @@ class Bare {
   Contact contact() {
     key_ = device_
                ->register_memory(device_->domain(), {pool_.data(), pool_.size()},
-                                 Device::Access::kWrittenByPeers)
+                                 Device::Use::kWrittenByPeers)
                .value();
     Contact contact;
     contact.key = fi_mr_key(key_.get());
@@ -179,7 +179,7 @@ class Receiver {
         fabric_(libfabric::make_libfabric_fabric({}).value()),
         bare_(pool_) {
     BATON_CHECK(fabric_->register_regions(std::vector{region_of(pool_)}));
-    const auto inbound = fabric_->open_inbound(PeerId{"p", 1}).value();
+    const auto inbound = fabric_->open_inbound(PeerId{"p", 1}, Access::kWrite).value();
     const std::size_t size = inbound.offer.size();
     say(control_, &size, sizeof size);
     say(control_, inbound.offer.data(), size);

@@ -5,8 +5,8 @@
 //   BATON_FAULT=drop_write[:n]    the n-th data write is reported as done and never made
 //   BATON_FAULT=hold_writes:PATH  data writes are held back while the file PATH exists
 //
-// A data write is one with a length. Whatever else the port promises is kept: a held write is
-// posted, and fails when its connection ends first.
+// A data write is one with a length. Reads pass untouched. Whatever else the port promises is kept:
+// a held write is posted, and fails when its connection ends first.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class FaultFabric final : public fabric::Fabric {
 
   const fabric::Capabilities& capabilities() const override { return real_->capabilities(); }
   Status register_regions(std::span<const Region> regions) override;
-  Result<Inbound> open_inbound(const PeerId& writer) override {
-    return real_->open_inbound(writer);
+  Result<Inbound> open_inbound(const PeerId& peer, fabric::Access access) override {
+    return real_->open_inbound(peer, access);
   }
   void fence_inbound(fabric::InboundId inbound) override { real_->fence_inbound(inbound); }
   Result<fabric::OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
@@ -46,6 +46,7 @@ class FaultFabric final : public fabric::Fabric {
   }
   void close_outbound(fabric::OutboundId outbound) override;
   Status post(const fabric::Write& write) override;
+  Status post_read(const fabric::Read& read) override { return real_->post_read(read); }
   std::size_t poll(std::span<fabric::FabricEvent> out) override;
   bool busy() const override { return !made_up_.empty() || !held_.empty() || real_->busy(); }
   int wait_fd() const override { return real_->wait_fd(); }

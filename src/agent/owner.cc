@@ -232,6 +232,10 @@ void Owner::hand_to_sides(const fabric::FabricEvent& event) {
       return prefill_.on_write_done(event.context, now_);
     case Kind::kWriteFailed:
       return prefill_.on_write_failed(event.context, event.error, now_, event.over);
+    case Kind::kReadDone:
+    case Kind::kReadFailed:
+      BATON_CHECK(false, "a read completed and none was posted");
+      return;
     case Kind::kOutboundClosed:
       return prefill_.on_outbound_closed(outbound, now_);
     case Kind::kImmediate:
@@ -376,7 +380,7 @@ void Owner::trust(handover::LinkId link) {
 // --- fabric ---
 
 Result<handover::Port::InboundOffer> Owner::open_inbound(const PeerId& writer) {
-  auto inbound = fabric_->open_inbound(writer);
+  auto inbound = fabric_->open_inbound(writer, fabric::Access::kWrite);
   if (!inbound) return tl::unexpected(inbound.error());
   carriers_in_[inbound->id] = {writer.engine_id, {}};
   return InboundOffer{static_cast<handover::Inbound>(inbound->id.value), std::move(inbound->offer)};

@@ -64,8 +64,8 @@ class WatchedFabric final : public fabric::Fabric {
     stride_ = regions.front().stride_bytes;
     return real_->register_regions(regions);
   }
-  Result<Inbound> open_inbound(const PeerId& writer) override {
-    return real_->open_inbound(writer);
+  Result<Inbound> open_inbound(const PeerId& peer, fabric::Access access) override {
+    return real_->open_inbound(peer, access);
   }
   void fence_inbound(fabric::InboundId inbound) override { real_->fence_inbound(inbound); }
   Result<fabric::OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
@@ -81,6 +81,7 @@ class WatchedFabric final : public fabric::Fabric {
     if (write.length > 0 && watch_.on_write) watch_.on_write(write, stride_);
     return real_->post(write);
   }
+  Status post_read(const fabric::Read& read) override { return real_->post_read(read); }
   std::size_t poll(std::span<fabric::FabricEvent> out) override { return real_->poll(out); }
   bool busy() const override { return real_->busy(); }
   int wait_fd() const override { return real_->wait_fd(); }

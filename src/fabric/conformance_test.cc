@@ -1,249 +1,18 @@
-// What every fabric must do, run on each adapter: on the fake within this process, on shm and
-// libfabric between forked processes.
-#include <fmt/format.h>
+// What every fabric must do with writes, connections and fences, run on each adapter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <deque>
-#include <functional>
 #include <map>
 #include <set>
 
-#include "base/clock.h"
 #include "base/random.h"
-#include "fabric/choice/choice_fabric.h"
-#include "fabric/libfabric/libfabric_fabric.h"
-#include "fabric/shm/shm_fabric.h"
-#include "fabric/sim/sim_fabric.h"
-#include "fabric/testing/namespaces.h"
-#include "fabric/testing/node.h"
+#include "fabric/testing/conformance.h"
 
-namespace baton::fabric {
+namespace baton::fabric::conformance {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using testing::Memory;
-using testing::Node;
-using testing::RemoteNode;
-using Kind = FabricEvent::Kind;
-
-constexpr std::uint64_t kPoolBytes = 1ULL << 20;
-constexpr auto kConnect = std::chrono::milliseconds(1000);  // what a dead address costs
-constexpr auto kPatience = std::chrono::seconds(20);  // never waited for unless something is broken
-
-// One process with its name and every event that it was ever told.
-struct Peer {
-  PeerId id;
-  Node* node = nullptr;
-  std::vector<FabricEvent> events;
-
-  std::vector<FabricEvent> of(Kind kind) const {
-    std::vector<FabricEvent> found;
-    std::copy_if(events.begin(), events.end(), std::back_inserter(found),
-                 [&](const FabricEvent& event) { return event.kind == kind; });
-    return found;
-  }
-  std::size_t count(Kind kind) const { return of(kind).size(); }
-};
-
-// The processes of one test, and how time passes for them.
-class World {
- public:
-  virtual ~World() = default;
-  Peer& add(const std::string& name, std::uint64_t bytes = kPoolBytes) {
-    peers_.push_back({PeerId{name, ++incarnations_}, nullptr, {}});
-    peers_.back().node = make(peers_.back().id, bytes);
-    return peers_.back();
-  }
-  virtual void kill(Peer& peer) = 0;
-  virtual void move() {}
-
-  // Lets everybody work for a moment and gathers what they are told.
-  void pump() {
-    move();
-    for (Peer& peer : peers_) {
-      for (FabricEvent& event : peer.node->poll(64)) peer.events.push_back(std::move(event));
-    }
-  }
-  [[nodiscard]] bool until(const std::function<bool()>& done) {
-    const Time deadline = now() + kPatience;
-    while (!done()) {
-      if (now() > deadline) return false;
-      pump();
-    }
-    return true;
-  }
-  // Until nothing has happened anywhere for a while: for tests that expect nothing more.
-  void rest() {
-    for (int quiet = 0; quiet < 20; ++quiet) {
-      std::size_t before = 0;
-      std::size_t after = 0;
-      for (const Peer& peer : peers_) before += peer.events.size();
-      pump();
-      for (const Peer& peer : peers_) after += peer.events.size();
-      if (after != before) quiet = 0;
-    }
-  }
-
- protected:
-  virtual Node* make(const PeerId& id, std::uint64_t bytes) = 0;
-  std::deque<Peer> peers_;
-
- private:
-  std::uint64_t incarnations_ = 0;
-};
-
-class SimWorld final : public World {
- public:
-  explicit SimWorld(bool delivery_complete)
-      : network_(::testing::UnitTest::GetInstance()->random_seed() + 7,
-                 options(delivery_complete)) {}
-  void kill(Peer& peer) override { network_.crash(peer.id); }
-  void move() override {
-    for (int i = 0; i < 200 && network_.step(); ++i) {
-    }
-  }
-
- protected:
-  Node* make(const PeerId& id, std::uint64_t bytes) override {
-    nodes_.push_back(testing::make_local_node(network_.make_endpoint(id), Memory::kPrivate, bytes));
-    return nodes_.back().get();
-  }
-
- private:
-  static sim::Options options(bool delivery_complete) {
-    sim::Options options;
-    options.delivery_complete = delivery_complete;
-    options.writes_in_flight_max = 128;
-    return options;
-  }
-  sim::Network network_;
-  std::vector<std::unique_ptr<Node>> nodes_;
-};
-
-// Every peer a process of its own; the fabric is made in there.
-class ProcessWorld final : public World {
- public:
-  // In the child; `number` counts the processes of the test.
-  using Make = std::function<std::unique_ptr<Fabric>(std::size_t number)>;
-  ProcessWorld(Make make, Memory memory) : make_(std::move(make)), memory_(memory) {}
-  void kill(Peer& peer) override { static_cast<RemoteNode*>(peer.node)->signal(SIGKILL); }
-
- protected:
-  Node* make(const PeerId&, std::uint64_t bytes) override {
-    nodes_.push_back(testing::make_remote_node([this, bytes, number = nodes_.size()] {
-      return testing::make_local_node(make_(number), memory_, bytes);
-    }));
-    return nodes_.back().get();
-  }
-
- private:
-  Make make_;
-  Memory memory_;
-  std::vector<std::unique_ptr<RemoteNode>> nodes_;
-};
-
-std::unique_ptr<World> shm_world(Memory memory) {
-  return std::make_unique<ProcessWorld>([](auto) { return shm::make_shm_fabric().value(); },
-                                        memory);
-}
-
-std::unique_ptr<Fabric> make_libfabric(const char* provider,
-                                       const std::string& address = "127.0.0.1") {
-  libfabric::Options options;
-  options.provider = provider;
-  options.address = address;
-  options.connect_timeout = kConnect;
-  return libfabric::make_libfabric_fabric(options).value();
-}
-
-std::unique_ptr<Fabric> make_auto(const std::string& host_id) {
-  Choice choice;
-  choice.host_id = host_id;
-  choice.libfabric.connect_timeout = kConnect;
-  return make_fabric(choice).value();
-}
-
-std::unique_ptr<World> memfd_world(ProcessWorld::Make make) {
-  return std::make_unique<ProcessWorld>(std::move(make), Memory::kSealedMemfd);
-}
-
-struct Adapter {
-  std::string name;
-  std::unique_ptr<World> (*make)();
-  // What a fence waits for. Not by death: it is there at once, and nobody tells of a death.
-  bool fenced_by_death = true;
-};
-
-class Conformance : public ::testing::TestWithParam<Adapter> {
- protected:
-  void SetUp() override { world_ = GetParam().make(); }
-  static constexpr const char* kNotByDeath = "its fence needs no death: libfabric_fabric_test.cc";
-
-  struct Pair {
-    InboundId inbound;
-    OutboundId outbound;
-    Bytes offer;
-  };
-  // The handshake's part: the receiver offers, the writer connects.
-  Pair join(Peer& writer, Peer& receiver) {
-    Pair pair;
-    auto inbound = receiver.node->open_inbound(writer.id);
-    EXPECT_TRUE(inbound) << inbound.error().message;
-    pair.inbound = inbound->id;
-    pair.offer = inbound->offer;
-    EXPECT_LE(pair.offer.size(), 4096U);
-    pair.outbound = connect(writer, receiver, pair.offer);
-    return pair;
-  }
-  OutboundId connect(Peer& writer, Peer& receiver, const Bytes& offer) {
-    const auto outbound = writer.node->connect(receiver.id, offer, receiver.node->regions());
-    EXPECT_TRUE(outbound) << outbound.error().message;
-    EXPECT_TRUE(world_->until([&] { return told(writer, Kind::kConnected, *outbound); }));
-    return *outbound;
-  }
-  static bool told(const Peer& peer, Kind kind, OutboundId outbound) {
-    return std::any_of(peer.events.begin(), peer.events.end(), [&](const FabricEvent& event) {
-      return event.kind == kind && event.outbound == outbound;
-    });
-  }
-  static bool fenced(const Peer& peer, InboundId inbound) {
-    return std::any_of(peer.events.begin(), peer.events.end(), [&](const FabricEvent& event) {
-      return event.kind == Kind::kInboundFenced && event.inbound == inbound;
-    });
-  }
-  // Posts all, letting the world move on whenever the fabric is full.
-  void post_all(Peer& writer, std::vector<Write> writes) {
-    const Time deadline = now() + kPatience;
-    while (!writes.empty()) {
-      const Node::Posted posted = writer.node->post(writes);
-      writes.erase(writes.begin(), writes.begin() + static_cast<std::ptrdiff_t>(posted.accepted));
-      if (!posted.status) {
-        ASSERT_EQ(posted.status.error().code, Errc::kResourceExhausted)
-            << posted.status.error().message;
-        ASSERT_LT(now(), deadline);
-        world_->pump();
-      }
-    }
-  }
-  static Write write(OutboundId to, std::uint64_t from, std::uint64_t at, std::uint64_t length,
-                     std::optional<std::uint32_t> immediate, std::uint64_t context = 0) {
-    Write write;
-    write.to = to;
-    write.local_offset = from;
-    write.remote_offset = at;
-    write.length = length;
-    write.immediate = immediate;
-    write.context = context;
-    return write;
-  }
-
-  std::unique_ptr<World> world_;
-};
 
 TEST_P(Conformance, AnImmediateComesAfterAllBytesOfItsWrite) {
   Peer& writer = world_->add("p");
@@ -478,7 +247,7 @@ TEST_P(Conformance, TheSameProcessMayConnectAgain) {
 TEST_P(Conformance, AnOfferTakenBackUnusedIsFencedAtOnceAndVoid) {
   Peer& writer = world_->add("p");
   Peer& receiver = world_->add("d");
-  const auto inbound = receiver.node->open_inbound(writer.id).value();
+  const auto inbound = receiver.node->open_inbound(writer.id, Access::kWrite).value();
   receiver.node->fence_inbound(inbound.id);
   ASSERT_TRUE(world_->until([&] { return fenced(receiver, inbound.id); }));
   const auto outbound = writer.node->connect(receiver.id, inbound.offer, receiver.node->regions());
@@ -568,7 +337,7 @@ TEST_P(Conformance, AReceiverThatDiesEndsTheOutboundAndNobodyElse) {
 TEST_P(Conformance, ConnectingToTheDeadFails) {
   Peer& writer = world_->add("p");
   Peer& receiver = world_->add("d");
-  const auto inbound = receiver.node->open_inbound(writer.id).value();
+  const auto inbound = receiver.node->open_inbound(writer.id, Access::kWrite).value();
   const auto regions = receiver.node->regions();
   world_->kill(receiver);
   const auto outbound = writer.node->connect(receiver.id, inbound.offer, regions);
@@ -581,7 +350,7 @@ TEST_P(Conformance, ConnectingToTheDeadFails) {
 TEST_P(Conformance, HostileOffersAreRefused) {
   Peer& writer = world_->add("p");
   Peer& receiver = world_->add("d");
-  const Bytes good = receiver.node->open_inbound(writer.id).value().offer;
+  const Bytes good = receiver.node->open_inbound(writer.id, Access::kWrite).value().offer;
   std::vector<Bytes> bad{{}, Bytes(1), Bytes(4096), Bytes(good.begin(), good.end() - 1)};
   bad.push_back(good);
   bad.back().push_back(std::byte{0});
@@ -610,7 +379,7 @@ TEST_P(Conformance, HostileOffersAreRefused) {
 TEST_P(Conformance, RegionsThatAreNotWhatTheHandshakeToldAreRefused) {
   Peer& writer = world_->add("p");
   Peer& receiver = world_->add("d");
-  const Bytes offer = receiver.node->open_inbound(writer.id).value().offer;
+  const Bytes offer = receiver.node->open_inbound(writer.id, Access::kWrite).value().offer;
   const auto refusal = [&](const std::vector<Region>& regions) {
     const auto outbound = writer.node->connect(receiver.id, offer, regions);
     if (!outbound) return outbound.error().message;
@@ -634,34 +403,8 @@ TEST_P(Conformance, RegionsThatAreNotWhatTheHandshakeToldAreRefused) {
   EXPECT_FALSE(refusal({}).empty());
 }
 
-std::vector<Adapter> adapters() {
-  std::vector<Adapter> all{
-      {"Sim", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(false)); }},
-      {"SimDelivers", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(true)); }},
-      {"ShmMemfd", [] { return shm_world(Memory::kSealedMemfd); }},
-      {"ShmPrivateMemory", [] { return shm_world(Memory::kPrivate); }},
-      {"LibfabricTcp", [] { return memfd_world([](auto) { return make_libfabric("tcp"); }); },
-       false},
-      {"LibfabricTcpRxm",
-       [] { return memfd_world([](auto) { return make_libfabric("tcp;ofi_rxm"); }); }, false},
-      {"AutoOnOneHost", [] { return memfd_world([](auto) { return make_auto({}); }); }},
-      {"AutoBetweenHosts",
-       [] { return memfd_world([](auto number) { return make_auto(fmt::format("{}", number)); }); },
-       false}};
-  if (testing::has_namespaces()) {
-    all.push_back({"LibfabricTcpBetweenNamespaces",
-                   [] {
-                     return memfd_world([](std::size_t number) {
-                       return make_libfabric("tcp", testing::enter_namespace(number));
-                     });
-                   },
-                   false});
-  }
-  return all;
-}
-
 INSTANTIATE_TEST_SUITE_P(Adapters, Conformance, ::testing::ValuesIn(adapters()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace baton::fabric
+}  // namespace baton::fabric::conformance

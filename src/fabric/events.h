@@ -24,6 +24,23 @@ inline FabricEvent write_event(FabricEvent::Kind kind, OutboundId outbound, std:
   return event;
 }
 
+// A read of `access` kRead, or a write, that came to its end. A failed read is `over`: it is told
+// by adapters that have stopped reading before they say so.
+inline FabricEvent done_event(Access access, OutboundId outbound, std::uint64_t context) {
+  return write_event(
+      access == Access::kWrite ? FabricEvent::Kind::kWriteDone : FabricEvent::Kind::kReadDone,
+      outbound, context);
+}
+inline FabricEvent failed_event(Access access, OutboundId outbound, std::uint64_t context,
+                                std::string error) {
+  const bool reads = access == Access::kRead;
+  FabricEvent event =
+      write_event(reads ? FabricEvent::Kind::kReadFailed : FabricEvent::Kind::kWriteFailed,
+                  outbound, context, std::move(error));
+  event.over = reads;
+  return event;
+}
+
 inline FabricEvent inbound_event(FabricEvent::Kind kind, InboundId inbound,
                                  std::uint32_t immediate = 0) {
   FabricEvent event;

@@ -155,6 +155,10 @@ void Process::handle(const fabric::FabricEvent& event) {
       note("write failed");
       world_.journal.mark(Mark::write_failed);
       return prefill->on_write_failed(completed(event.context), event.error, now);
+    case Kind::kReadDone:
+    case Kind::kReadFailed:
+      BATON_CHECK(false, "a read completed and none was posted");
+      return;
     case Kind::kOutboundClosed:
       return prefill->on_outbound_closed(out, now);
     case Kind::kImmediate:
@@ -600,7 +604,7 @@ void Process::send(LinkId link, std::span<const std::byte> frame) {
 }
 
 Result<handover::Port::InboundOffer> Process::open_inbound(const PeerId& writer) {
-  auto opened = fabric->open_inbound(writer);
+  auto opened = fabric->open_inbound(writer, fabric::Access::kWrite);
   if (!opened) return tl::unexpected(opened.error());
   return InboundOffer{Inbound{opened->id.value}, std::move(opened->offer)};
 }

@@ -51,12 +51,25 @@ class ChoiceFabric final : public Fabric {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   Status register_regions(std::span<const Region> regions) override;
-  Result<Inbound> open_inbound(const PeerId& writer) override;
+  Result<Inbound> open_inbound(const PeerId& peer, Access access) override;
   void fence_inbound(InboundId inbound) override;
   Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
                              std::span<const Region> regions) override;
   void close_outbound(OutboundId outbound) override;
-  Status post(const Write& write) override;
+  Status post(const Write& write) override {
+    return post_to(write.to, [&](Fabric& child, OutboundId part) {
+      Write turned = write;
+      turned.to = part;
+      return child.post(turned);
+    });
+  }
+  Status post_read(const Read& read) override {
+    return post_to(read.from, [&](Fabric& child, OutboundId part) {
+      Read turned = read;
+      turned.from = part;
+      return child.post_read(turned);
+    });
+  }
   std::size_t poll(std::span<FabricEvent> out) override;
   bool busy() const override {
     return std::any_of(children_.begin(), children_.end(),
@@ -86,6 +99,8 @@ class ChoiceFabric final : public Fabric {
   Result<std::vector<Menu::Item>> items_in(std::span<const std::byte> offer) const;
   Child* find_child(Carrier carrier);
   bool try_next(OutboundId id, Out& out);
+  template <typename Post>
+  Status post_to(OutboundId outbound, Post post);
   bool translate(Child& child, FabricEvent& event);
   bool translate_connect_failed(Child& child, FabricEvent& event);
   bool translate_fenced(Child& child, FabricEvent& event);
@@ -102,6 +117,7 @@ class ChoiceFabric final : public Fabric {
 
 void ChoiceFabric::weaken(const Capabilities& other) {
   Capabilities& c = capabilities_;
+  c.reads = c.reads && other.reads;
   c.delivery_complete = c.delivery_complete && other.delivery_complete;
   c.failed_writes_final = c.failed_writes_final && other.failed_writes_final;
   c.writes_in_flight_max = std::min(c.writes_in_flight_max, other.writes_in_flight_max);
@@ -116,15 +132,15 @@ Status ChoiceFabric::register_regions(std::span<const Region> regions) {
   return {};
 }
 
-// The receiver's half.
+// The half of the one that offers.
 
-Result<Fabric::Inbound> ChoiceFabric::open_inbound(const PeerId& writer) {
+Result<Fabric::Inbound> ChoiceFabric::open_inbound(const PeerId& peer, Access access) {
   const InboundId id{next_id_++};
   In in;
   Menu menu;
   menu.host_id = host_id_;
   for (Child& child : children_) {
-    Result<Inbound> part = child.fabric->open_inbound(writer);
+    Result<Inbound> part = child.fabric->open_inbound(peer, access);
     if (!part) {
       // The others go back: nobody has their offers.
       inbounds_.emplace(id.value, std::move(in));
@@ -153,7 +169,7 @@ void ChoiceFabric::fence_inbound(InboundId inbound) {
   }
 }
 
-// The writer's half.
+// The half of the one that connects.
 
 ChoiceFabric::Child* ChoiceFabric::find_child(Carrier carrier) {
   const auto found = std::find_if(children_.begin(), children_.end(),
@@ -226,19 +242,19 @@ void ChoiceFabric::close_outbound(OutboundId outbound) {
   found->second.child->fabric->close_outbound(found->second.part);
 }
 
-Status ChoiceFabric::post(const Write& write) {
-  const auto found = outbounds_.find(write.to.value);
+template <typename Post>
+Status ChoiceFabric::post_to(OutboundId outbound, Post post) {
+  const auto found = outbounds_.find(outbound.value);
   if (found == outbounds_.end() || !found->second.connected) {
-    return fail(Errc::kNotFound, fmt::format("outbound {} is not open for writes", write.to.value));
+    return fail(Errc::kNotFound, fmt::format("outbound {} is not open", outbound.value));
   }
   Out& out = found->second;
   if (out.in_flight == capabilities_.writes_in_flight_max) {
-    return fail(Errc::kResourceExhausted,
-                fmt::format("{} writes are posted to outbound {}", out.in_flight, write.to.value));
+    return fail(
+        Errc::kResourceExhausted,
+        fmt::format("{} writes or reads are posted to outbound {}", out.in_flight, outbound.value));
   }
-  Write part = write;
-  part.to = out.part;
-  Status status = out.child->fabric->post(part);
+  Status status = post(*out.child->fabric, out.part);
   if (status) ++out.in_flight;
   return status;
 }
@@ -281,7 +297,9 @@ bool ChoiceFabric::translate(Child& child, FabricEvent& event) {
     event.carrier = name_of(child.carrier);
   } else {
     --outbounds_.at(id.value).in_flight;
-    event.over = event.over || child.fabric->capabilities().failed_writes_final;
+    if (event.kind == Kind::kWriteFailed) {
+      event.over = event.over || child.fabric->capabilities().failed_writes_final;
+    }
   }
   event.outbound = id;
   return true;

@@ -6,7 +6,8 @@
 // writer reads either and tries what it has itself, in that order.
 //
 // "auto" promises what both keep: its fence is both fences, its limits are the lower ones. A write
-// that failed over shm is over all the same, and says so (FabricEvent::over).
+// that failed over shm is over all the same, and says so (FabricEvent::over). An offer of reads is
+// the same list, of reads.
 #pragma once
 
 #include <memory>

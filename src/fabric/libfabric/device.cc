@@ -64,12 +64,19 @@ std::string version_text(std::uint32_t version) {
   return fmt::format("{}.{}", FI_MAJOR(version), FI_MINOR(version));
 }
 
-std::unique_ptr<fi_info, FreeInfo> make_hints(const char* name, bool deliver) {
+// What may be asked of a provider beyond writes.
+struct Wish {
+  bool deliver = true;
+  bool reads = true;
+};
+
+std::unique_ptr<fi_info, FreeInfo> make_hints(const char* name, Wish wish) {
   std::unique_ptr<fi_info, FreeInfo> hints(fi_allocinfo());
   hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
+  if (wish.reads) hints->caps |= FI_READ | FI_REMOTE_READ;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
-  hints->tx_attr->op_flags = deliver ? FI_DELIVERY_COMPLETE : 0;
+  hints->tx_attr->op_flags = wish.deliver ? FI_DELIVERY_COMPLETE : 0;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
   hints->domain_attr->threading = FI_THREAD_SAFE;
   hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
@@ -80,9 +87,9 @@ std::unique_ptr<fi_info, FreeInfo> make_hints(const char* name, bool deliver) {
 }
 
 // Only what carries exactly that name: asked for "tcp", libfabric also answers "tcp;ofi_rxm".
-std::unique_ptr<fi_info, FreeInfo> find_info(const char* name, bool deliver,
+std::unique_ptr<fi_info, FreeInfo> find_info(const char* name, Wish wish,
                                              const std::string& address, bool by_ip) {
-  const auto hints = make_hints(name, deliver);
+  const auto hints = make_hints(name, wish);
   if (!by_ip && !address.empty()) hints->domain_attr->name = ::strdup(address.c_str());
   fi_info* list = nullptr;
   const int rc =
@@ -93,6 +100,22 @@ std::unique_ptr<fi_info, FreeInfo> find_info(const char* name, bool deliver,
   for (const fi_info* one = list; one != nullptr; one = one->next) {
     if (std::strcmp(one->fabric_attr->prov_name, name) == 0) {
       return std::unique_ptr<fi_info, FreeInfo>(fi_dupinfo(one));
+    }
+  }
+  return nullptr;
+}
+
+// The best that one of the provider's names gives: reads are worth less than delivery-complete.
+// Every endpoint may then do both, whatever it is used for: software providers do nothing else for
+// it, and what a peer may do is bounded by the rights of its keys.
+std::unique_ptr<fi_info, FreeInfo> choose_info(const Known& known, const std::string& address,
+                                               Wish& granted) {
+  for (const Wish wish :
+       {Wish{true, true}, Wish{true, false}, Wish{false, true}, Wish{false, false}}) {
+    for (const char* name : known.names) {
+      if (name == nullptr) continue;
+      granted = wish;
+      if (auto info = find_info(name, wish, address, known.by_ip)) return info;
     }
   }
   return nullptr;
@@ -124,13 +147,14 @@ Status check_needs(const fi_info& info, const Known& known, bool delivers) {
   return {};
 }
 
-Traits read_traits(const fi_info& info, bool delivers) {
+Traits read_traits(const fi_info& info, Wish granted) {
   Traits traits;
   traits.provider = info.fabric_attr->prov_name;
   traits.address_format = info.addr_format;
   traits.write_bytes_max = std::min<std::uint64_t>(info.ep_attr->max_msg_size, kWriteBytesMax);
   traits.queue = static_cast<std::uint32_t>(std::min<std::size_t>(info.tx_attr->size, kQueueMax));
-  traits.delivery_complete = delivers;
+  traits.delivery_complete = granted.deliver;
+  traits.reads = granted.reads;
   const auto mode = static_cast<std::uint64_t>(info.domain_attr->mr_mode);
   traits.offsets = (mode & FI_MR_VIRT_ADDR) == 0;
   traits.provider_keys = (mode & FI_MR_PROV_KEY) != 0;
@@ -139,6 +163,18 @@ Traits read_traits(const fi_info& info, bool delivers) {
   traits.own_domains = traits.provider == "net" || traits.provider == "tcp";
   traits.split_immediates = traits.provider.find("ofi_rxm") != std::string::npos;
   return traits;
+}
+
+std::uint64_t rights_of(Device::Use use, bool reads) {
+  switch (use) {
+    case Device::Use::kLocal:
+      return reads ? FI_WRITE | FI_READ : FI_WRITE;
+    case Device::Use::kWrittenByPeers:
+      return FI_REMOTE_WRITE;
+    case Device::Use::kReadByPeers:
+      return FI_REMOTE_READ;
+  }
+  return 0;
 }
 
 std::string known_names() {
@@ -183,14 +219,8 @@ Result<std::unique_ptr<Device>> Device::open(const Options& options) {
   drop_foreign_handlers();
   set_knobs(options.provider);
   std::unique_ptr<Device> device(new Device);
-  bool delivers = true;
-  for (const bool deliver : {true, false}) {
-    for (const char* name : known->names) {
-      if (name == nullptr || device->info_) continue;
-      device->info_ = find_info(name, deliver, address, known->by_ip);
-      delivers = deliver;
-    }
-  }
+  Wish granted;
+  device->info_ = choose_info(*known, address, granted);
   if (!device->info_) {
     return fail(
         Errc::kUnavailable,
@@ -198,13 +228,15 @@ Result<std::unique_ptr<Device>> Device::open(const Options& options) {
                     "lists what is",
                     options.provider, address, version_text(fi_version())));
   }
-  if (Status ok = check_needs(*device->info_, *known, delivers); !ok) {
+  if (Status ok = check_needs(*device->info_, *known, granted.deliver); !ok) {
     return tl::unexpected(ok.error());
   }
-  device->traits_ = read_traits(*device->info_, delivers);
+  device->traits_ = read_traits(*device->info_, granted);
   if (Status ok = device->open_chosen(); !ok) return tl::unexpected(ok.error());
-  log::info("libfabric {}: provider {} on {}, delivery-complete {}", version_text(fi_version()),
-            device->traits_.provider, address, delivers ? "granted" : "not offered");
+  const auto told = [](bool has) { return has ? "granted" : "not offered"; };
+  log::info("libfabric {}: provider {} on {}, delivery-complete {}, reads {}",
+            version_text(fi_version()), device->traits_.provider, address, told(granted.deliver),
+            told(granted.reads));
   return device;
 }
 
@@ -229,9 +261,9 @@ Result<Fid<fid_domain>> Device::open_domain() const {
 }
 
 Result<Fid<fid_mr>> Device::register_memory(fid_domain& domain, std::span<std::byte> memory,
-                                            Access access) const {
+                                            Use use) const {
   fid_mr* region = nullptr;
-  const std::uint64_t rights = access == Access::kWriteFrom ? FI_WRITE : FI_REMOTE_WRITE;
+  const std::uint64_t rights = rights_of(use, traits_.reads);
   // A key that is in use is refused, and another is drawn.
   for (int tries = 0; tries < 8; ++tries) {
     const std::uint64_t key = traits_.provider_keys ? 0 : random_u64();

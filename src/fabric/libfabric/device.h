@@ -1,5 +1,6 @@
 // One libfabric provider, opened: chosen by name, its capabilities read back and held against what
-// a push needs. Everything of <rdma/...> stays behind the .cc files of this folder.
+// a push needs and what a pull needs. Everything of <rdma/...> stays behind the .cc files of this
+// folder.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,8 @@ struct Traits {
   std::string provider;              // its full name: what peers compare
   std::uint32_t address_format = 0;  // FI_SOCKADDR_IN, ...
   std::uint64_t write_bytes_max = 0;
-  std::uint32_t queue = 0;         // writes that one endpoint takes
+  std::uint32_t queue = 0;         // writes or reads that one endpoint takes
+  bool reads = false;              // one-sided reads both ways
   bool delivery_complete = false;  // a completion means: the bytes are visible over there
   bool offsets = false;            // remote addresses count from a region's base
   bool provider_keys = false;      // the provider chooses keys; otherwise we draw them
@@ -69,10 +71,11 @@ class Device {
   fid_fabric& fabric() const { return *fabric_; }
   fid_domain& domain() const { return *domain_; }
 
-  enum class Access : std::uint8_t { kWriteFrom, kWrittenByPeers };
-  // Registers memory under a fresh key, which closes before its domain does.
+  enum class Use : std::uint8_t { kLocal, kWrittenByPeers, kReadByPeers };
+  // Registers memory under a fresh key that is good for `use` and nothing else; it closes before
+  // its domain does.
   Result<Fid<fid_mr>> register_memory(fid_domain& domain, std::span<std::byte> memory,
-                                      Access access) const;
+                                      Use use) const;
   Result<Fid<fid_domain>> open_domain() const;
 
  private:

@@ -17,25 +17,28 @@ constexpr int kLastLooks = 4;
 
 }  // namespace
 
-Result<std::unique_ptr<Inbound>> Inbound::open(InboundId id, const Device& device,
+Result<std::unique_ptr<Inbound>> Inbound::open(InboundId id, Access access, const Device& device,
                                                std::span<const std::span<std::byte>> regions) {
   Result<Endpoint> endpoint = Endpoint::open(device, kQueue);
   if (!endpoint) return tl::unexpected(endpoint.error());
-  std::unique_ptr<Inbound> inbound(new Inbound(id, std::move(*endpoint)));
+  std::unique_ptr<Inbound> inbound(new Inbound(id, access, std::move(*endpoint)));
   if (Status ok = inbound->make_offer(device, regions); !ok) return tl::unexpected(ok.error());
   return inbound;
 }
 
 Status Inbound::make_offer(const Device& device, std::span<const std::span<std::byte>> regions) {
   const Traits& traits = device.traits();
+  const Device::Use use =
+      access_ == Access::kWrite ? Device::Use::kWrittenByPeers : Device::Use::kReadByPeers;
   Offer offer;
+  offer.access = access_;
   offer.provider = traits.provider;
   offer.address_format = traits.address_format;
   Result<std::vector<std::byte>> address = endpoint_.address();
   if (!address) return tl::unexpected(address.error());
   offer.rails.push_back({std::move(*address)});
   for (const std::span<std::byte> region : regions) {
-    auto key = device.register_memory(endpoint_.domain(), region, Device::Access::kWrittenByPeers);
+    auto key = device.register_memory(endpoint_.domain(), region, use);
     if (!key) return tl::unexpected(key.error());
     offer.places.push_back({fi_mr_key(key->get()),
                             traits.offsets ? 0 : reinterpret_cast<std::uint64_t>(region.data()),
@@ -50,15 +53,15 @@ bool Inbound::read(EventRing& events) {
   std::optional<Endpoint::Failure> failure;
   const auto found = endpoint_.read(failure);
   if (failure) {
-    // What a writer that died or broke a rule left half received. Nothing was announced by it, so
-    // nothing is owed; whoever waits for the rest has its own deadline.
-    log::debug("libfabric: inbound {}: a write was not received whole: {}", id_.value,
+    // What a peer that died or broke a rule left half done. Nothing was announced by it, so nothing
+    // is owed; whoever waits for the rest has its own deadline.
+    log::debug("libfabric: inbound {}: a write or a read was not finished: {}", id_.value,
                fi_strerror(failure->code));
     return failure->context != nullptr;
   }
   for (const Endpoint::Completion& completion : found) {
-    // Wider immediates are not ours.
-    if (completion.immediate &&
+    // Wider immediates are not ours, and a reader has none.
+    if (completion.immediate && access_ == Access::kWrite &&
         *completion.immediate <= std::numeric_limits<std::uint32_t>::max()) {
       events.push(inbound_event(FabricEvent::Kind::kImmediate, id_,
                                 static_cast<std::uint32_t>(*completion.immediate)));

@@ -1,6 +1,6 @@
-// The receiver's half for one writer incarnation: an endpoint of its own, and a key of its own for
-// each region, so that closing it takes both away from that writer and from nobody else. Owner
-// thread.
+// The half of the one that offers, for one writer's or reader's incarnation: an endpoint of its
+// own, and a key of its own for each region, so that closing it takes both away from that peer and
+// from nobody else. Owner thread.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +23,30 @@ class Inbound {
   // providers, and lost on hardware.
   static constexpr std::uint32_t kQueue = 8192;
 
-  static Result<std::unique_ptr<Inbound>> open(InboundId id, const Device& device,
+  static Result<std::unique_ptr<Inbound>> open(InboundId id, Access access, const Device& device,
                                                std::span<const std::span<std::byte>> regions);
 
   const Bytes& offer() const { return offer_; }
   Endpoint& endpoint() { return endpoint_; }
 
-  // Takes immediates from the queue, at most Endpoint::kBatch. True: there may be more.
+  // Takes immediates from the queue, at most Endpoint::kBatch, and lets the provider answer reads.
+  // True: there may be more.
   bool read(EventRing& events);
   ~Inbound() { close(); }
-  // Takes the immediates that are there. When it returns, no byte of that writer lands any more.
+  // Takes the immediates that are there. When it returns, no byte of that writer lands any more,
+  // and nothing is read for that reader.
   void fence(EventRing& events);
 
  private:
-  Inbound(InboundId id, Endpoint endpoint) : id_(id), endpoint_(std::move(endpoint)) {}
+  Inbound(InboundId id, Access access, Endpoint endpoint)
+      : id_(id), access_(access), endpoint_(std::move(endpoint)) {}
   // The keys after the endpoint (closing it is the fence, closing them is not), and before the
   // domain.
   void close();
   Status make_offer(const Device& device, std::span<const std::span<std::byte>> regions);
 
   InboundId id_;
+  Access access_;
   Endpoint endpoint_;
   std::vector<Fid<fid_mr>> keys_;
   Bytes offer_;

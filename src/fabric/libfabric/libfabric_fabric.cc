@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
+#include "fabric/access.h"
 #include "fabric/events.h"
 #include "fabric/libfabric/device.h"
 #include "fabric/libfabric/inbound.h"
@@ -46,6 +47,7 @@ class LibfabricFabric final : public Fabric {
         timer_(std::move(timer)) {
     const Traits& traits = device_->traits();
     capabilities_.name = "libfabric";
+    capabilities_.reads = traits.reads;
     capabilities_.delivery_complete = traits.delivery_complete;
     capabilities_.failed_writes_final = false;  // what a socket or a card buffers still arrives
     capabilities_.writes_in_flight_max = traits.queue;
@@ -55,12 +57,13 @@ class LibfabricFabric final : public Fabric {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   Status register_regions(std::span<const Region> regions) override;
-  Result<Fabric::Inbound> open_inbound(const PeerId& writer) override;
+  Result<Fabric::Inbound> open_inbound(const PeerId& peer, Access access) override;
   void fence_inbound(InboundId inbound) override;
-  Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
+  Result<OutboundId> connect(const PeerId& peer, std::span<const std::byte> offer,
                              std::span<const Region> regions) override;
   void close_outbound(OutboundId outbound) override;
-  Status post(const Write& write) override;
+  Status post(const Write& write) override { return post_as(Access::kWrite, write); }
+  Status post_read(const Read& read) override { return post_as(Access::kRead, as_write(read)); }
   std::size_t poll(std::span<FabricEvent> out) override;
   bool busy() const override;
   int wait_fd() const override { return epoll_.get(); }
@@ -68,6 +71,7 @@ class LibfabricFabric final : public Fabric {
  private:
   using In = libfabric::Inbound;
 
+  Status post_as(Access access, const Write& op);
   Status watch(const Endpoint& endpoint);
   void unwatch(const Endpoint& endpoint);
   void look_at_queues();
@@ -125,8 +129,7 @@ Status LibfabricFabric::register_regions(std::span<const Region> regions) {
       descriptors.push_back(nullptr);
       continue;
     }
-    auto key =
-        device_->register_memory(device_->domain(), places.back(), Device::Access::kWriteFrom);
+    auto key = device_->register_memory(device_->domain(), places.back(), Device::Use::kLocal);
     if (!key) return tl::unexpected(key.error());
     descriptors.push_back(fi_mr_desc(key->get()));
     keys.push_back(std::move(*key));
@@ -138,18 +141,22 @@ Status LibfabricFabric::register_regions(std::span<const Region> regions) {
   return {};
 }
 
-// The receiver's half.
+// The half of the one that offers.
 
-Result<Fabric::Inbound> LibfabricFabric::open_inbound(const PeerId& writer) {
+Result<Fabric::Inbound> LibfabricFabric::open_inbound(const PeerId& peer, Access access) {
+  if (access == Access::kRead && !capabilities_.reads) {
+    return fail(Errc::kUnsupported,
+                fmt::format("provider {} has no one-sided reads", device_->traits().provider));
+  }
   if (inbounds_.size() >= kInboundsMax) {
     return fail(Errc::kResourceExhausted,
                 fmt::format("{} inbounds are open, the most allowed", kInboundsMax));
   }
   const InboundId id{next_id_++};
-  Result<std::unique_ptr<In>> inbound = In::open(id, *device_, regions_);
+  Result<std::unique_ptr<In>> inbound = In::open(id, access, *device_, regions_);
   if (!inbound) {
     return fail(inbound.error().code,
-                fmt::format("an endpoint for {}: {}", writer.to_string(), inbound.error().message));
+                fmt::format("an endpoint for {}: {}", peer.to_string(), inbound.error().message));
   }
   if (Status ok = watch((*inbound)->endpoint()); !ok) return tl::unexpected(ok.error());
   Bytes offer = (*inbound)->offer();
@@ -167,10 +174,9 @@ void LibfabricFabric::fence_inbound(InboundId id) {
   events_.push(inbound_event(FabricEvent::Kind::kInboundFenced, id));
 }
 
-// The writer's half.
+// The half of the one that connects.
 
-Result<OutboundId> LibfabricFabric::connect(const PeerId& receiver,
-                                            std::span<const std::byte> offer,
+Result<OutboundId> LibfabricFabric::connect(const PeerId& peer, std::span<const std::byte> offer,
                                             std::span<const Region> regions) {
   Result<Offer> decoded = decode_offer(offer);
   if (!decoded) return tl::unexpected(decoded.error());
@@ -183,9 +189,8 @@ Result<OutboundId> LibfabricFabric::connect(const PeerId& receiver,
   const OutboundId id{next_id_++};
   auto outbound = Outbound::start(id, *device_, std::move(*decoded), std::move(*remote), events_);
   if (!outbound) {
-    events_.push(
-        outbound_event(FabricEvent::Kind::kConnectFailed, id,
-                       fmt::format("{}: {}", receiver.to_string(), outbound.error().message)));
+    events_.push(outbound_event(FabricEvent::Kind::kConnectFailed, id,
+                                fmt::format("{}: {}", peer.to_string(), outbound.error().message)));
     return id;
   }
   if ((*outbound)->ended()) return id;  // and has said so
@@ -202,26 +207,26 @@ void LibfabricFabric::close_outbound(OutboundId id) {
   drop_ended();
 }
 
-Status LibfabricFabric::post(const Write& write) {
-  if (last_posted_ == nullptr || last_posted_->id() != write.to) {
-    const auto found = outbounds_.find(write.to.value);
+Status LibfabricFabric::post_as(Access access, const Write& op) {
+  if (access == Access::kRead && !capabilities_.reads) {
+    return fail(Errc::kUnsupported,
+                fmt::format("provider {} has no one-sided reads", device_->traits().provider));
+  }
+  if (last_posted_ == nullptr || last_posted_->id() != op.to) {
+    const auto found = outbounds_.find(op.to.value);
     if (found == outbounds_.end()) {
-      return fail(Errc::kNotFound,
-                  fmt::format("outbound {} is not open for writes", write.to.value));
+      return fail(Errc::kNotFound, fmt::format("outbound {} is not open", op.to.value));
     }
     last_posted_ = found->second.get();
   }
-  if (Status ok = table_.check("local", write.local_region, write.local_offset, write.length);
-      !ok) {
+  if (Status ok = check_access(last_posted_->access(), access); !ok) return ok;
+  if (Status ok = table_.check("local", op.local_region, op.local_offset, op.length); !ok) {
     return ok;
   }
-  if (write.length > capabilities_.write_bytes_max) {
-    return fail(Errc::kInvalidArgument, fmt::format("length {} is above write_bytes_max {}",
-                                                    write.length, capabilities_.write_bytes_max));
-  }
-  if (write.length == 0) return last_posted_->post(write, nullptr, nullptr);
-  return last_posted_->post(write, regions_[write.local_region].data() + write.local_offset,
-                            local_descriptors_[write.local_region]);
+  if (Status ok = check_length(access, op.length, capabilities_.write_bytes_max); !ok) return ok;
+  if (op.length == 0) return last_posted_->post(op, nullptr, nullptr);
+  return last_posted_->post(op, regions_[op.local_region].data() + op.local_offset,
+                            local_descriptors_[op.local_region]);
 }
 
 // Polling.
@@ -253,7 +258,7 @@ void LibfabricFabric::expire(Outbound& outbound, Time time) {
   if (outbound.ended() || outbound.connecting_since() == kNever) return;
   if (time - outbound.connecting_since() < connect_timeout_) return;
   outbound.end(
-      fmt::format("the receiver's endpoint did not answer within {} ms", connect_timeout_.count()));
+      fmt::format("the peer's endpoint did not answer within {} ms", connect_timeout_.count()));
 }
 
 void LibfabricFabric::drop_ended() {

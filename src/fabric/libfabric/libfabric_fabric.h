@@ -1,16 +1,19 @@
-// The fabric between hosts: libfabric's reliable datagram endpoints and one-sided writes. Each
-// inbound has an endpoint, a completion queue and region keys of its own, so that closing them is a
-// true fence, whether the writer lives, is stopped or dead. What was measured and what was never
-// run: README.md in this folder's parent.
+// The fabric between hosts: libfabric's reliable datagram endpoints, one-sided writes and reads.
+// Each inbound has an endpoint, a completion queue and region keys of its own, so that closing them
+// is a true fence, whether the writer lives, is stopped or dead. What was measured and what was
+// never run: README.md in this folder's parent.
 //
 // Additions to the port's contract:
 //   - fence_inbound() is done when it returns; kInboundFenced follows whatever the writer does.
 //   Immediates that had arrived come before it. It never comes unasked: nobody tells a receiver
 //   that its writer died;
 //   - an offer may be used again by the same writer after its outbound closed;
-//   - kConnected says that a write of nothing was acknowledged by the receiver: the address answers
-//   and the first key is right. No answer within Options::connect_timeout is kConnectFailed;
-//   - the first write that fails ends its outbound: the others of it fail, kOutboundClosed follows;
+//   - kConnected says that a write of nothing was acknowledged by the receiver, or that the source
+//   gave its first byte: the address answers and the first key is right. No answer within
+//   Options::connect_timeout is kConnectFailed;
+//   - the first write or read that fails ends its outbound: the others of it fail, kOutboundClosed
+//   follows. A failed read is always over: its endpoint is closed before it is told;
+//   - reads need the source's owner thread: over tcp its provider sends the bytes from poll();
 //   - close_outbound() fails what is posted and not yet completed.
 #pragma once
 

@@ -52,8 +52,8 @@ class PoisonAtFence final : public Fabric {
     base_ = regions.front().base;
     return real_->register_regions(regions);
   }
-  Result<Inbound> open_inbound(const PeerId& writer) override {
-    return real_->open_inbound(writer);
+  Result<Inbound> open_inbound(const PeerId& peer, Access access) override {
+    return real_->open_inbound(peer, access);
   }
   void fence_inbound(InboundId inbound) override {
     real_->fence_inbound(inbound);
@@ -65,6 +65,7 @@ class PoisonAtFence final : public Fabric {
   }
   void close_outbound(OutboundId outbound) override { real_->close_outbound(outbound); }
   Status post(const Write& write) override { return real_->post(write); }
+  Status post_read(const Read& read) override { return real_->post_read(read); }
   std::size_t poll(std::span<FabricEvent> out) override { return real_->poll(out); }
   bool busy() const override { return real_->busy(); }
   int wait_fd() const override { return real_->wait_fd(); }
@@ -113,7 +114,7 @@ class LibfabricTest : public ::testing::TestWithParam<const char*> {
     Bytes offer;
   };
   static Pair join(Peer& writer, Peer& receiver) {
-    auto inbound = receiver.node->open_inbound(writer.id);
+    auto inbound = receiver.node->open_inbound(writer.id, Access::kWrite);
     EXPECT_TRUE(inbound) << inbound.error().message;
     const auto outbound =
         writer.node->connect(receiver.id, inbound->offer, receiver.node->regions());
@@ -280,8 +281,8 @@ TEST_P(LibfabricTest, AFencedOfferLetsNobodyInAgain) {
 TEST_P(LibfabricTest, AKeyEndsWithItsWriterWhereverItIsUsed) {
   Peer receiver = make("d");
   Peer writer = make("p");
-  const auto own = receiver.node->open_inbound(writer.id).value();
-  const auto others = receiver.node->open_inbound(PeerId{"q", 77}).value();
+  const auto own = receiver.node->open_inbound(writer.id, Access::kWrite).value();
+  const auto others = receiver.node->open_inbound(PeerId{"q", 77}, Access::kWrite).value();
   Offer bent = decode_offer(own.offer).value();
   bent.rails = decode_offer(others.offer)->rails;
   const auto outbound = writer.node->connect(receiver.id, encode(bent), receiver.node->regions());
@@ -302,7 +303,7 @@ TEST_P(LibfabricTest, AKeyEndsWithItsWriterWhereverItIsUsed) {
 TEST_P(LibfabricTest, AWrongKeyDoesNotConnect) {
   Peer receiver = make("d");
   Peer writer = make("p");
-  const auto inbound = receiver.node->open_inbound(writer.id).value();
+  const auto inbound = receiver.node->open_inbound(writer.id, Access::kWrite).value();
   Offer bent = decode_offer(inbound.offer).value();
   bent.places.front().key ^= 1;
   ASSERT_TRUE(writer.node->connect(receiver.id, encode(bent), receiver.node->regions()));
@@ -320,7 +321,7 @@ TEST_P(LibfabricTest, TheReceiversProviderRefusesWhatIsOutOfBounds) {
   Peer writer = make("p");
   Peer other = make("q");
   const Pair other_pair = join(other, receiver);
-  const auto inbound = receiver.node->open_inbound(writer.id).value();
+  const auto inbound = receiver.node->open_inbound(writer.id, Access::kWrite).value();
   Offer bent = decode_offer(inbound.offer).value();
   bent.places.front().length = kPool;
   std::vector<Region> regions = receiver.node->regions();
@@ -345,13 +346,13 @@ TEST_P(LibfabricTest, TheReceiversProviderRefusesWhatIsOutOfBounds) {
 TEST_P(LibfabricTest, AnOfferOfAnotherProviderIsRefusedByName) {
   Peer receiver = make("d");
   Peer writer = make("p");
-  Offer bent = decode_offer(receiver.node->open_inbound(writer.id)->offer).value();
+  Offer bent = decode_offer(receiver.node->open_inbound(writer.id, Access::kWrite)->offer).value();
   bent.provider = "efa";
   ASSERT_TRUE(writer.node->connect(receiver.id, encode(bent), receiver.node->regions()));
   writer.poll();
   ASSERT_TRUE(writer.is_told(Kind::kConnectFailed));
   EXPECT_THAT(writer.events.back().error, HasSubstr("theirs is efa"));
-  bent = decode_offer(receiver.node->open_inbound(writer.id)->offer).value();
+  bent = decode_offer(receiver.node->open_inbound(writer.id, Access::kWrite)->offer).value();
   bent.rails.front().address.resize(200);
   ASSERT_TRUE(writer.node->connect(receiver.id, encode(bent), receiver.node->regions()));
   writer.poll();
@@ -454,7 +455,7 @@ TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
     std::array<Fabric::Inbound, 2> inbounds;
     std::array<OutboundId, 2> outbounds;
     for (std::size_t i = 0; i < 2; ++i) {
-      inbounds[i] = receiver->open_inbound({"w", ++incarnations_}).value();
+      inbounds[i] = receiver->open_inbound({"w", ++incarnations_}, Access::kWrite).value();
       outbounds[i] = writers[i]->connect({"d", 1}, inbounds[i].offer, {&region, 1}).value();
     }
     for (std::uint64_t steps = rng.below(16); steps > 0; --steps) {
@@ -474,7 +475,7 @@ TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
     }
   }
   // Afterwards a writer comes through.
-  const auto inbound = receiver->open_inbound({"w", ++incarnations_}).value();
+  const auto inbound = receiver->open_inbound({"w", ++incarnations_}, Access::kWrite).value();
   ASSERT_TRUE(writers[0]->connect({"d", 1}, inbound.offer, {&region, 1}));
   bool connected = false;
   for (const Time end = now() + kPatience; !connected && now() < end;) {

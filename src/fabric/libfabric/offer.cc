@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "fabric/access.h"
 #include "fabric/byte_codec.h"
 
 namespace baton::fabric::libfabric {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x464e5442;  // "BTNF"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 tl::unexpected<Error> corrupt(std::string what) {
   return fail(Errc::kCorrupt, "offer: " + std::move(what));
@@ -56,6 +57,7 @@ std::vector<std::byte> encode(const Offer& offer) {
   ByteWriter out;
   out.put(kMagic);
   out.put(kVersion);
+  out.put(access_word(offer.access));
   out.put_bytes(offer.provider);
   out.put(offer.address_format);
   out.put(static_cast<std::uint16_t>(offer.rails.size()));
@@ -81,7 +83,10 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes) {
   if (const auto version = in.get<std::uint32_t>(); version != kVersion) {
     return fail(Errc::kMismatch, fmt::format("offer: version {}, expected {}", version, kVersion));
   }
+  const Result<Access> access = decode_access("offer", in.get<std::uint32_t>());
+  if (!access) return tl::unexpected(access.error());
   Offer offer;
+  offer.access = *access;
   const auto name = in.get_bytes();
   if (name.size() > kProviderMax) {
     return corrupt(fmt::format("provider has {} characters, at most {} are allowed", name.size(),

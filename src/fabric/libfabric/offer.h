@@ -1,5 +1,5 @@
-// What a receiver tells one writer: which provider, where its endpoint is reached, and the keys of
-// its regions. Hostile input on the writer's side.
+// What a receiver tells one writer, or a source one reader: which provider, where its endpoint is
+// reached, and the keys of its regions. Hostile input on the other side.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "baton/result.h"
+#include "fabric/fabric.h"
 
 namespace baton::fabric::libfabric {
 
@@ -18,10 +19,12 @@ struct Offer {
     std::vector<std::byte> address;  // as the provider's fi_getname() gave it
   };
   struct Place {
-    std::uint64_t key = 0;     // lets the holder write to the region, through one endpoint only
+    std::uint64_t key = 0;     // lets the holder write to, or read, the region, through one
+                               // endpoint only
     std::uint64_t base = 0;    // remote address of the region's first byte; 0: offsets are used
     std::uint64_t length = 0;  // compared with what the handshake told
   };
+  Access access = Access::kWrite;    // what the keys are for
   std::string provider;              // "net", "tcp;ofi_rxm": both sides must name the same
   std::uint32_t address_format = 0;  // FI_SOCKADDR_IN, ...
   std::vector<Rail> rails;

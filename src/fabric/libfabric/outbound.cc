@@ -1,6 +1,7 @@
 #include "fabric/libfabric/outbound.h"
 
 #include <fmt/format.h>
+#include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "fabric/access.h"
 #include "fabric/events.h"
 
 namespace baton::fabric::libfabric {
@@ -31,6 +33,10 @@ Outbound::Outbound(OutboundId id, const Device& device, Endpoint endpoint, Offer
   }
 }
 
+Outbound::~Outbound() {
+  endpoint_.close();
+}
+
 Result<std::unique_ptr<Outbound>> Outbound::start(OutboundId id, const Device& device, Offer offer,
                                                   RegionTable remote, EventRing& events) {
   Result<Endpoint> endpoint = Endpoint::open(device, device.traits().queue + 1);
@@ -41,13 +47,28 @@ Result<std::unique_ptr<Outbound>> Outbound::start(OutboundId id, const Device& d
   const auto destination = outbound->endpoint_.insert(outbound->offer_.rails.front().address);
   if (!destination) return tl::unexpected(destination.error());
   outbound->destination_ = *destination;
-  Slot& probe = outbound->slots_[kProbe];
-  probe.used = true;
-  probe.address = outbound->offer_.places.front().base;
-  probe.key = outbound->offer_.places.front().key;
+  if (Status ok = outbound->prepare_probe(); !ok) return tl::unexpected(ok.error());
   outbound->waiting_.push_back(kProbe);
   outbound->issue_waiting();
   return outbound;
+}
+
+// What connects. A write of nothing needs no memory on either side; a read of nothing is a case
+// that providers leave out, so a reader takes the first byte, into a place of its own.
+Status Outbound::prepare_probe() {
+  Slot& probe = slots_[kProbe];
+  probe.used = true;
+  probe.address = offer_.places.front().base;
+  probe.key = offer_.places.front().key;
+  if (access() == Access::kWrite) return {};
+  probe.local = &probe_byte_;
+  probe.length = 1;
+  if (!device_.traits().local_keys) return {};
+  auto key = device_.register_memory(endpoint_.domain(), {&probe_byte_, 1}, Device::Use::kLocal);
+  if (!key) return tl::unexpected(key.error());
+  probe_key_ = std::move(*key);
+  probe.descriptor = fi_mr_desc(probe_key_.get());
+  return {};
 }
 
 Status Outbound::check_offer(const Device& device) const {
@@ -56,6 +77,10 @@ Status Outbound::check_offer(const Device& device) const {
                 fmt::format("offer: {}: ours is {}, theirs is {}", field, ours, theirs));
   };
   const Traits& traits = device.traits();
+  if (access() == Access::kRead && !traits.reads) {
+    return fail(Errc::kUnsupported,
+                fmt::format("offer: of reads, which provider {} does not have", traits.provider));
+  }
   if (offer_.provider != traits.provider) {
     return differs("fabric provider", traits.provider, offer_.provider);
   }
@@ -85,30 +110,30 @@ std::uint32_t Outbound::index_of(const void* context) const {
   return static_cast<std::uint32_t>(slot - slots_.data());
 }
 
-Status Outbound::post(const Write& write, const std::byte* local, void* descriptor) {
+Status Outbound::post(const Write& op, std::byte* local, void* descriptor) {
   if (state_ != State::kOpen) {
-    return fail(Errc::kNotFound, fmt::format("outbound {} is not open for writes", id_.value));
+    return fail(Errc::kNotFound, fmt::format("outbound {} is not open", id_.value));
   }
-  if (Status ok = remote_.check("remote", write.remote_region, write.remote_offset, write.length);
-      !ok) {
+  if (Status ok = remote_.check("remote", op.remote_region, op.remote_offset, op.length); !ok) {
     return ok;
   }
   if (free_.empty()) {
     return fail(Errc::kResourceExhausted,
-                fmt::format("{} writes are posted to outbound {}", slots_.size() - 1, id_.value));
+                fmt::format("{} {} are posted to outbound {}", slots_.size() - 1, name_of(access()),
+                            id_.value));
   }
   const std::uint32_t index = free_.back();
   free_.pop_back();
   Slot& slot = slots_[index];
-  const Offer::Place& place = offer_.places[write.length == 0 ? 0 : write.remote_region];
+  const Offer::Place& place = offer_.places[op.length == 0 ? 0 : op.remote_region];
   slot.used = true;
   slot.local = local;
   slot.descriptor = descriptor;
-  slot.address = place.base + (write.length == 0 ? 0 : write.remote_offset);
+  slot.address = place.base + (op.length == 0 ? 0 : op.remote_offset);
   slot.key = place.key;
-  slot.length = write.length;
-  slot.context = write.context;
-  slot.immediate = write.immediate;
+  slot.length = op.length;
+  slot.context = op.context;
+  slot.immediate = op.immediate;
   waiting_.push_back(index);
   issue_waiting();
   return {};
@@ -119,7 +144,10 @@ void Outbound::issue_waiting() {
     const std::uint32_t index = waiting_.front();
     const int rc = issue(slots_[index]);
     if (rc == -FI_EAGAIN) return;
-    if (rc != 0) return end(fmt::format("fi_writemsg: {}", fi_strerror(-rc)));
+    if (rc != 0) {
+      const bool writes = access() == Access::kWrite;
+      return end(fmt::format("fi_{}msg: {}", writes ? "write" : "read", fi_strerror(-rc)));
+    }
     waiting_.pop_front();
     ++issued_;
   }
@@ -128,7 +156,7 @@ void Outbound::issue_waiting() {
 int Outbound::issue(Slot& slot) {
   // Some providers want an address even of nothing.
   static std::byte nothing{};
-  iovec local{slot.length == 0 ? &nothing : const_cast<std::byte*>(slot.local), slot.length};
+  iovec local{slot.length == 0 ? &nothing : slot.local, slot.length};
   fi_rma_iov remote{slot.address, slot.length, slot.key};
   fi_msg_rma message{};
   message.msg_iov = &local;
@@ -139,6 +167,10 @@ int Outbound::issue(Slot& slot) {
   message.rma_iov_count = 1;
   message.context = &slot;
   std::uint64_t flags = FI_COMPLETION;
+  // The completion of a read says that its bytes are here.
+  if (access() == Access::kRead) {
+    return static_cast<int>(fi_readmsg(endpoint_.get(), &message, flags));
+  }
   if (device_.traits().delivery_complete) flags |= FI_DELIVERY_COMPLETE;
   if (slot.immediate && !(device_.traits().split_immediates && slot.length > 0)) {
     flags |= FI_REMOTE_CQ_DATA;
@@ -173,7 +205,7 @@ void Outbound::complete_found(bool& more, std::string& why) {
 
 void Outbound::complete(std::uint32_t index) {
   Slot& slot = slots_[index];
-  BATON_CHECK(slot.used, "a completion of a write that was not posted");
+  BATON_CHECK(slot.used, "a completion of what was not posted");
   --issued_;
   if (index == kProbe) {
     slot.used = false;
@@ -187,7 +219,7 @@ void Outbound::complete(std::uint32_t index) {
     slot.key = offer_.places.front().key;
     return waiting_.push_back(index);
   }
-  events_.push(write_event(Kind::kWriteDone, id_, slot.context));
+  events_.push(done_event(access(), id_, slot.context));
   slot.used = false;
   free_.push_back(index);
 }
@@ -197,7 +229,7 @@ void Outbound::end(std::string why) {
   const bool was_open = state_ == State::kOpen;
   state_ = State::kEnded;
   // What had completed is done; the rest may have landed or not. Before the close: afterwards the
-  // queue must not be read.
+  // queue must not be read. After it nothing that was read lands here: failed reads are over.
   waiting_.clear();
   bool more = true;
   for (std::size_t looks = 0; looks <= slots_.size() && more; ++looks) {
@@ -219,7 +251,7 @@ void Outbound::end(std::string why) {
   const std::string reason = why.empty() ? "the outbound was closed" : why;
   for (std::uint32_t i = kProbe + 1; i < slots_.size(); ++i) {
     if (slots_[i].used) {
-      events_.push(write_event(Kind::kWriteFailed, id_, slots_[i].context, reason));
+      events_.push(failed_event(access(), id_, slots_[i].context, reason));
     }
     slots_[i].used = false;
   }

@@ -1,6 +1,6 @@
-// A fabric that moves nothing: every connection succeeds, every write completes at the next poll,
-// nothing arrives anywhere. For measuring what planning and posting cost alone. It checks bounds as
-// the others do and allocates nothing once it is warm.
+// A fabric that moves nothing: every connection succeeds, every write and read completes at the
+// next poll, nothing arrives anywhere. For measuring what planning and posting cost alone. It
+// checks bounds and access as the others do and allocates nothing once it is warm.
 #pragma once
 
 #include <memory>

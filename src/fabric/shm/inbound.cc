@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "fabric/access.h"
 #include "fabric/events.h"
 
 namespace baton::fabric::shm {
@@ -19,8 +20,12 @@ constexpr int kLastReadsMax = 4096;
 
 }  // namespace
 
-std::optional<std::string> Inbound::objection(const PeerProcess& process) const {
+std::optional<std::string> Inbound::objection(Access access, const PeerProcess& process) const {
   if (voided_) return "the offer was taken back";
+  if (access != access_) {
+    return fmt::format("the offer grants {}, it was used for {}", name_of(access_),
+                       name_of(access));
+  }
   if (process_ && !process_->is(process)) {
     return fmt::format("process {} uses the offer already, this one is {}", process_->pid(),
                        process.pid());
@@ -48,9 +53,14 @@ void Inbound::read_immediates(EventRing& events, bool all) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) return socket_.reset();
     const auto bytes = static_cast<std::size_t>(n);
+    if (access_ == Access::kRead) {
+      log::warning("shm: {} sent {} bytes, a reader sends none; its connection is closed",
+                   peer_.to_string(), bytes);
+      return socket_.reset();
+    }
     if (bytes > sizeof words || bytes % sizeof words[0] != 0) {
       log::warning("shm: {} sent {} bytes, expected 1 to {} words of {}; its connection is closed",
-                   writer_.to_string(), bytes, kImmediatesMax, sizeof words[0]);
+                   peer_.to_string(), bytes, kImmediatesMax, sizeof words[0]);
       return socket_.reset();
     }
     const std::size_t count = bytes / sizeof words[0];

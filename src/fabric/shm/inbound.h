@@ -1,5 +1,5 @@
-// The receiver's half: who was let in, by which token, and whether its process still lives. Owner
-// thread.
+// The half of the one that offered: who was let in, by which token, to write or to read, and
+// whether its process still lives. Owner thread.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,33 @@ class Inbound {
   // back, nobody else.
   static constexpr std::uint32_t kQueuedMax = 1024;
 
-  Inbound(InboundId id, PeerId writer, const Token& token)
-      : id_(id), writer_(std::move(writer)), token_(token) {}
+  Inbound(InboundId id, PeerId peer, Access access, const Token& token)
+      : id_(id), peer_(std::move(peer)), access_(access), token_(token) {}
 
+  Access access() const { return access_; }
   const Token& token() const { return token_; }
-  const PeerId& writer() const { return writer_; }
   // Somebody proved the token: from here on only the death of that process is a fence.
   bool bound() const { return process_.has_value(); }
   int pidfd() const { return process_->pidfd(); }
   bool voided() const { return voided_; }
 
-  // Says why `process` may not write here, or nothing.
-  std::optional<std::string> objection(const PeerProcess& process) const;
+  // Says why `process`, which means to use this for `access`, may not, or nothing.
+  std::optional<std::string> objection(Access access, const PeerProcess& process) const;
   // Lets it in; an older connection of the same process ends. True: bound for the first time.
   bool admit(UniqueFd socket, PeerProcess process);
   void drop_connection() { socket_.reset(); }
 
   // No new connection, and the one that stands ends. Not a fence.
   void void_offer();
-  // Takes immediates from the socket, a bounded number. `all`: the writer is dead, take what it
-  // left.
+  // Takes immediates from the socket, a bounded number; a reader that sends any loses its
+  // connection. `all`: the writer is dead, take what it left.
   void read_immediates(EventRing& events, bool all);
   void on_delivered() { --queued_; }
 
  private:
   InboundId id_;
-  PeerId writer_;
+  PeerId peer_;
+  Access access_;
   Token token_;
   UniqueFd socket_;
   std::optional<PeerProcess> process_;

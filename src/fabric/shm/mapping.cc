@@ -42,14 +42,15 @@ Status check_sealed(int fd, std::uint64_t bytes) {
   return {};
 }
 
-Result<Mapping> Mapping::map(int fd, std::uint64_t begin, std::uint64_t end) {
+Result<Mapping> Mapping::map(int fd, std::uint64_t begin, std::uint64_t end, Access access) {
   if (Status ok = check_sealed(fd, end); !ok) return tl::unexpected(ok.error());
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   Mapping mapping;
   mapping.begin_ = begin / page * page;
   const std::uint64_t size = (end - mapping.begin_ + page - 1) / page * page;
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                      static_cast<off_t>(mapping.begin_));
+  mapping.access_ = access;
+  const int rights = access == Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* data = ::mmap(nullptr, size, rights, MAP_SHARED, fd, static_cast<off_t>(mapping.begin_));
   if (data == MAP_FAILED) return refused("mmap of the peer's memfd");
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = size;
@@ -66,6 +67,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(begin_, other.begin_);
   std::swap(size_, other.size_);
   std::swap(warmed_, other.warmed_);
+  std::swap(access_, other.access_);
   return *this;
 }
 
@@ -76,8 +78,9 @@ Mapping::~Mapping() {
 bool Mapping::warm_some() {
   if (warm()) return false;
   const std::uint64_t bytes = std::min(kWarmBytes, size_ - warmed_);
-  // A kernel without this advice (before 5.14) faults page by page as writes come.
-  warmed_ = ::madvise(data_ + warmed_, bytes, MADV_POPULATE_WRITE) == 0 ? warmed_ + bytes : size_;
+  // A kernel without this advice (before 5.14) faults page by page as writes or reads come.
+  const int advice = access_ == Access::kWrite ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+  warmed_ = ::madvise(data_ + warmed_, bytes, advice) == 0 ? warmed_ + bytes : size_;
   return true;
 }
 

@@ -1,11 +1,12 @@
-// A peer's memfd, mapped for writing. Warming and unmapping come in small pieces, because both
-// visit every page and the owner thread has other work.
+// A peer's memfd, mapped for writing or for reading. Warming and unmapping come in small pieces,
+// because both visit every page and the owner thread has other work.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "baton/result.h"
+#include "fabric/fabric.h"
 
 namespace baton::fabric::shm {
 
@@ -16,10 +17,10 @@ Status check_sealed(int fd, std::uint64_t bytes);
 class Mapping {
  public:
   Mapping() = default;
-  // Maps [begin, end) of `fd`, widened to whole pages, after check_sealed. Children do not inherit
-  // the mapping: a child that outlives its dead parent could write past the fence. `fd` may be
-  // closed afterwards.
-  static Result<Mapping> map(int fd, std::uint64_t begin, std::uint64_t end);
+  // Maps [begin, end) of `fd`, widened to whole pages, after check_sealed; for reads the pages are
+  // read-only here. Children do not inherit the mapping: a child that outlives its dead parent
+  // could write, or read, past the fence. `fd` may be closed afterwards.
+  static Result<Mapping> map(int fd, std::uint64_t begin, std::uint64_t end, Access access);
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
@@ -38,6 +39,7 @@ class Mapping {
   std::uint64_t begin_ = 0;  // offset in the memfd of data_
   std::uint64_t size_ = 0;
   std::uint64_t warmed_ = 0;
+  Access access_ = Access::kWrite;
 };
 
 }  // namespace baton::fabric::shm

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fabric/access.h"
+
 namespace baton::fabric::shm {
 namespace {
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kReasonMax = 256;
 
 enum class Kind : std::uint32_t {
@@ -21,15 +23,25 @@ enum class Kind : std::uint32_t {
 struct Head {
   std::uint32_t kind = 0;
   std::uint32_t version = kVersion;
-  std::uint32_t count = 0;  // kWelcome: regions; kRefusal: characters; others: 0
-  std::uint32_t reserved = 0;
+  std::uint32_t count = 0;   // kWelcome: regions; kRefusal: characters; others: 0
+  std::uint32_t access = 0;  // kOffer, kHello: access_word(); others: 0
 };
-static_assert(sizeof(Head) == 16 && sizeof(RegionPlace) == 24 && sizeof(Offer) == 48);
+struct OfferBody {
+  SocketName socket{};
+  Token token{};
+};
+static_assert(sizeof(Head) == 16 && sizeof(RegionPlace) == 24 && sizeof(OfferBody) == 48);
 
-Head make_head(Kind kind, std::size_t count = 0) {
+Head make_head(Kind kind, std::size_t count) {
   Head head;
   head.kind = static_cast<std::uint32_t>(kind);
   head.count = static_cast<std::uint32_t>(count);
+  return head;
+}
+
+Head make_head(Kind kind, Access access) {
+  Head head = make_head(kind, 0);
+  head.access = access_word(access);
   return head;
 }
 
@@ -41,9 +53,10 @@ std::vector<std::byte> message(const Head& head, const void* body, std::size_t b
   return out;
 }
 
-// Checks head and exact size of a fixed message and copies its body.
+// Checks head and exact size of a fixed message, copies its body and answers its access.
 template <typename Body>
-Result<Body> decode_fixed(std::span<const std::byte> bytes, Kind kind, std::string_view what) {
+Result<Access> decode_fixed(std::span<const std::byte> bytes, Kind kind, std::string_view what,
+                            Body& body) {
   constexpr std::size_t kSize = sizeof(Head) + sizeof(Body);
   if (bytes.size() != kSize) {
     return fail(Errc::kCorrupt,
@@ -59,13 +72,12 @@ Result<Body> decode_fixed(std::span<const std::byte> bytes, Kind kind, std::stri
     return fail(Errc::kMismatch,
                 fmt::format("{}: version {}, expected {}", what, head.version, kVersion));
   }
-  if (head.count != 0 || head.reserved != 0) {
-    return fail(Errc::kCorrupt, fmt::format("{}: reserved fields are {} and {}, expected 0", what,
-                                            head.count, head.reserved));
+  if (head.count != 0) {
+    return fail(Errc::kCorrupt,
+                fmt::format("{}: the reserved field is {}, expected 0", what, head.count));
   }
-  Body body;
   std::memcpy(&body, bytes.data() + sizeof head, sizeof body);
-  return body;
+  return decode_access(what, head.access);
 }
 
 Error decode_refusal(std::span<const std::byte> text) {
@@ -74,33 +86,38 @@ Error decode_refusal(std::span<const std::byte> text) {
     const auto c = static_cast<char>(b);
     reason.push_back(c >= ' ' && c <= '~' ? c : '?');
   }
-  return {Errc::kUnavailable, "the receiver refused: " + reason};
+  return {Errc::kUnavailable, "the peer refused: " + reason};
 }
 
 }  // namespace
 
 std::vector<std::byte> encode(const Offer& offer) {
-  return message(make_head(Kind::kOffer), &offer, sizeof offer);
+  const OfferBody body{offer.socket, offer.token};
+  return message(make_head(Kind::kOffer, offer.access), &body, sizeof body);
 }
 
 Result<Offer> decode_offer(std::span<const std::byte> bytes) {
-  Result<Offer> offer = decode_fixed<Offer>(bytes, Kind::kOffer, "offer");
-  if (!offer) return offer;
-  for (const char c : offer->socket) {
+  OfferBody body;
+  const Result<Access> access = decode_fixed(bytes, Kind::kOffer, "offer", body);
+  if (!access) return tl::unexpected(access.error());
+  for (const char c : body.socket) {
     if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) {
       return fail(Errc::kCorrupt, fmt::format("offer: socket name holds {:#04x}, not a hex digit",
                                               static_cast<unsigned char>(c)));
     }
   }
-  return offer;
+  return Offer{*access, body.socket, body.token};
 }
 
 std::vector<std::byte> encode(const Hello& hello) {
-  return message(make_head(Kind::kHello), &hello, sizeof hello);
+  return message(make_head(Kind::kHello, hello.access), hello.token.data(), hello.token.size());
 }
 
 Result<Hello> decode_hello(std::span<const std::byte> bytes) {
-  return decode_fixed<Hello>(bytes, Kind::kHello, "hello");
+  Token token;
+  const Result<Access> access = decode_fixed(bytes, Kind::kHello, "hello", token);
+  if (!access) return tl::unexpected(access.error());
+  return Hello{*access, token};
 }
 
 std::vector<std::byte> encode(const Welcome& welcome) {

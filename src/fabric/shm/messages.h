@@ -1,12 +1,14 @@
-// What crosses the unix socket between a writer and a receiver, and the offer that leads there. All
-// of it is hostile input to whoever reads it. Both sides are processes of one host, so numbers are
-// in its own byte order.
+// What crosses the unix socket between the peer that connects (a writer or a reader) and the one
+// that offered (the receiver or the source), and the offer that leads there. All of it is hostile
+// input to whoever reads it. Both sides are processes of one host, so numbers are in its own byte
+// order.
 //
-//   writer -> receiver   Hello                     once, proves the token of the offer
-//   receiver -> writer   Welcome + descriptors     the memfds, and where each region lies
-//                        or Refusal                a sentence, then the connection closes
-//   writer -> receiver   immediates                any number of datagrams of 1 to kImmediatesMax
-//   32-bit words
+//   to the one that offered   Hello                   once, proves the token of the offer and says
+//                                                     what it was understood to grant
+//   back                      Welcome + descriptors   the memfds, and where each region lies
+//                             or Refusal              a sentence, then the connection closes
+//   writer -> receiver        immediates              any number of datagrams of 1 to
+//   kImmediatesMax 32-bit words
 #pragma once
 
 #include <array>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "baton/result.h"
+#include "fabric/fabric.h"
 
 namespace baton::fabric::shm {
 
@@ -29,6 +32,7 @@ inline constexpr std::size_t kMemfdsMax = 253;      // in one message (SCM_MAX_F
 inline constexpr std::uint32_t kNoMemfd = 0xFFFFFFFF;
 
 struct Offer {
+  Access access = Access::kWrite;
   SocketName socket{};
   Token token{};
 };
@@ -36,6 +40,7 @@ std::vector<std::byte> encode(const Offer& offer);
 Result<Offer> decode_offer(std::span<const std::byte> bytes);
 
 struct Hello {
+  Access access = Access::kWrite;
   Token token{};
 };
 std::vector<std::byte> encode(const Hello& hello);
@@ -54,7 +59,7 @@ struct Welcome {
 };
 std::vector<std::byte> encode(const Welcome& welcome);
 std::vector<std::byte> encode_refusal(std::string_view reason);
-// A refusal is an error with the receiver's sentence (shortened, unprintable characters replaced).
+// A refusal is an error with the peer's sentence (shortened, unprintable characters replaced).
 Result<Welcome> decode_welcome(std::span<const std::byte> bytes);
 std::size_t welcome_bytes_max(std::size_t regions);
 

@@ -12,6 +12,7 @@ using ::testing::HasSubstr;
 
 Offer some_offer() {
   Offer offer;
+  offer.access = Access::kRead;
   offer.socket.fill('c');
   offer.token.fill(std::byte{7});
   return offer;
@@ -21,6 +22,7 @@ TEST(Offer, RoundTripsAndRefusesWhatIsNotExactlyOne) {
   const auto bytes = encode(some_offer());
   const auto decoded = decode_offer(bytes);
   ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->access, Access::kRead);
   EXPECT_EQ(decoded->socket, some_offer().socket);
   EXPECT_EQ(decoded->token, some_offer().token);
   for (std::size_t n = 0; n < bytes.size(); ++n) {
@@ -31,14 +33,18 @@ TEST(Offer, RoundTripsAndRefusesWhatIsNotExactlyOne) {
   EXPECT_FALSE(decode_offer(changed));
   changed = bytes;
   changed[4] = std::byte{9};
-  EXPECT_THAT(decode_offer(changed).error().message, HasSubstr("version 9, expected 1"));
+  EXPECT_THAT(decode_offer(changed).error().message, HasSubstr("version 9, expected 2"));
+  changed = bytes;
+  changed[12] = std::byte{3};
+  EXPECT_THAT(decode_offer(changed).error().message, HasSubstr("access is 3, expected 1 (writes)"));
   changed = bytes;
   changed[16] = std::byte{'/'};
   EXPECT_THAT(decode_offer(changed).error().message, HasSubstr("not a hex digit"));
 }
 
 TEST(Hello, IsNoOffer) {
-  EXPECT_TRUE(decode_hello(encode(Hello{})));
+  EXPECT_EQ(decode_hello(encode(Hello{Access::kRead, {}}))->access, Access::kRead);
+  EXPECT_EQ(decode_hello(encode(Hello{Access::kWrite, {}}))->access, Access::kWrite);
   EXPECT_FALSE(decode_hello(encode(some_offer())));
 }
 
@@ -62,8 +68,8 @@ TEST(Welcome, ARefusalIsShownShortAndPrintable) {
   const auto refusal = [](std::string_view reason) {
     return decode_welcome(encode_refusal(reason)).error().message;
   };
-  EXPECT_EQ(refusal("no offer has this token"), "the receiver refused: no offer has this token");
-  EXPECT_EQ(refusal("a\x1b[31mb\n"), "the receiver refused: a?[31mb?");
+  EXPECT_EQ(refusal("no offer has this token"), "the peer refused: no offer has this token");
+  EXPECT_EQ(refusal("a\x1b[31mb\n"), "the peer refused: a?[31mb?");
   EXPECT_LT(refusal(std::string(100000, 'x')).size(), 400U);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "fabric/access.h"
 #include "fabric/events.h"
 #include "fabric/shm/copy.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 using Kind = FabricEvent::Kind;
 
-// What a write costs beside its bytes, so that a poll of many small writes ends as well.
+// What a write or a read costs beside its bytes, so that a poll of many small ones ends as well.
 constexpr std::uint64_t kWriteCost = 256;
 
 Status connect_to(int socket, const SocketName& name) {
@@ -31,7 +32,7 @@ Status connect_to(int socket, const SocketName& name) {
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) {
     return fail(Errc::kUnavailable,
-                fmt::format("connecting to the receiver's socket: {}", std::strerror(errno)));
+                fmt::format("connecting to the peer's socket: {}", std::strerror(errno)));
   }
   return {};
 }
@@ -52,22 +53,22 @@ void collect_descriptors(msghdr& message, std::vector<UniqueFd>& out) {
 
 }  // namespace
 
-Outbound::Outbound(OutboundId id, RegionTable remote, EventRing& events)
-    : id_(id), remote_(std::move(remote)), events_(events), ring_(kPostedMax) {}
+Outbound::Outbound(OutboundId id, Access access, RegionTable remote, EventRing& events)
+    : id_(id), access_(access), remote_(std::move(remote)), events_(events), ring_(kPostedMax) {}
 
 Result<std::unique_ptr<Outbound>> Outbound::start(OutboundId id, const Offer& offer,
                                                   RegionTable remote, EventRing& events) {
-  std::unique_ptr<Outbound> outbound(new Outbound(id, std::move(remote), events));
+  std::unique_ptr<Outbound> outbound(new Outbound(id, offer.access, std::move(remote), events));
   outbound->socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int socket = outbound->socket_.get();
   if (socket < 0) return fail(Errc::kIo, fmt::format("socket: {}", std::strerror(errno)));
   if (Status ok = connect_to(socket, offer.socket); !ok) return tl::unexpected(ok.error());
-  Result<PeerProcess> receiver = PeerProcess::of(socket);
-  if (!receiver) return tl::unexpected(receiver.error());
-  outbound->receiver_ = std::move(*receiver);
-  const std::vector<std::byte> hello = encode(Hello{offer.token});
+  Result<PeerProcess> peer = PeerProcess::of(socket);
+  if (!peer) return tl::unexpected(peer.error());
+  outbound->peer_ = std::move(*peer);
+  const std::vector<std::byte> hello = encode(Hello{offer.access, offer.token});
   if (::send(socket, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
-    return fail(Errc::kUnavailable, fmt::format("greeting the receiver: {}", std::strerror(errno)));
+    return fail(Errc::kUnavailable, fmt::format("greeting the peer: {}", std::strerror(errno)));
   }
   return outbound;
 }
@@ -76,12 +77,12 @@ Result<std::unique_ptr<Outbound>> Outbound::start(OutboundId id, const Offer& of
 
 void Outbound::on_readable() {
   if (state_ == State::kOpen) {
-    // The receiver says nothing after its welcome: what makes the socket readable is its end, or a
+    // The peer says nothing after its welcome: what makes the socket readable is its end, or a
     // breach.
     std::byte byte{};
     const ssize_t n = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    return end(n > 0 ? "the receiver broke the protocol" : "the receiver closed the connection");
+    return end(n > 0 ? "the peer broke the protocol" : "the peer closed the connection");
   }
   if (state_ != State::kConnecting) return;
   std::vector<UniqueFd> memfds;
@@ -97,9 +98,9 @@ void Outbound::on_readable() {
   events_.push(outbound_event(Kind::kConnected, id_));
 }
 
-void Outbound::on_receiver_dead() {
-  if (state_ == State::kConnecting) return connect_failed("the receiver's process died");
-  end("the receiver's process died");
+void Outbound::on_peer_dead() {
+  if (state_ == State::kConnecting) return connect_failed("the peer's process died");
+  end("the peer's process died");
 }
 
 // kResourceExhausted: nothing has come yet.
@@ -114,7 +115,7 @@ Result<Welcome> Outbound::receive_welcome(std::vector<UniqueFd>& memfds) {
   message.msg_controllen = control.size();
   const ssize_t n = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return fail(Errc::kResourceExhausted, "");
-  if (n <= 0) return fail(Errc::kUnavailable, "the receiver closed the connection");
+  if (n <= 0) return fail(Errc::kUnavailable, "the peer closed the connection");
   collect_descriptors(message, memfds);
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return fail(Errc::kCorrupt,
@@ -125,7 +126,7 @@ Result<Welcome> Outbound::receive_welcome(std::vector<UniqueFd>& memfds) {
 
 Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>& memfds) {
   if (welcome.regions.size() != remote_.size()) {
-    return fail(Errc::kMismatch, fmt::format("regions: the handshake told {}, the receiver has {}",
+    return fail(Errc::kMismatch, fmt::format("regions: the handshake told {}, the peer has {}",
                                              remote_.size(), welcome.regions.size()));
   }
   constexpr std::uint64_t kPlaceMax = 1ULL << 62;
@@ -138,7 +139,7 @@ Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>
     const RegionPlace& region = welcome.regions[i];
     if (region.length != remote_.length(i)) {
       return fail(Errc::kMismatch, fmt::format("region {}: the handshake told {} bytes, the "
-                                               "receiver has {}",
+                                               "peer has {}",
                                                i, remote_.length(i), region.length));
     }
     if (region.place > kPlaceMax || region.length > kPlaceMax) {
@@ -158,7 +159,8 @@ Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>
   for (std::size_t i = 0; i < memfds.size(); ++i) {
     mappings_.emplace_back();
     if (extents[i].end == 0) continue;
-    Result<Mapping> mapping = Mapping::map(memfds[i].get(), extents[i].begin, extents[i].end);
+    Result<Mapping> mapping =
+        Mapping::map(memfds[i].get(), extents[i].begin, extents[i].end, access_);
     if (!mapping) return tl::unexpected(mapping.error());
     mappings_.back() = std::move(*mapping);
   }
@@ -175,38 +177,38 @@ Status Outbound::map_regions(const Welcome& welcome, const std::vector<UniqueFd>
 void Outbound::connect_failed(std::string why) {
   state_ = State::kEnded;
   socket_.reset();
-  receiver_ = {};
+  peer_ = {};
   mappings_.clear();
   events_.push(outbound_event(Kind::kConnectFailed, id_, std::move(why)));
 }
 
-// Writing.
+// Writing and reading.
 
-Status Outbound::post(const Write& write, const std::byte* local) {
+Status Outbound::post(const Write& op, std::byte* local) {
   if (state_ != State::kOpen) {
-    return fail(Errc::kNotFound, fmt::format("outbound {} is not open for writes", id_.value));
+    return fail(Errc::kNotFound, fmt::format("outbound {} is not open", id_.value));
   }
-  if (Status ok = remote_.check("remote", write.remote_region, write.remote_offset, write.length);
-      !ok) {
+  if (Status ok = remote_.check("remote", op.remote_region, op.remote_offset, op.length); !ok) {
     return ok;
   }
   if (posted_ - told_ == kPostedMax) {
-    return fail(Errc::kResourceExhausted,
-                fmt::format("{} writes are in flight to this peer, the most allowed", kPostedMax));
+    return fail(Errc::kResourceExhausted, fmt::format("{} {} of this peer are in flight, the most "
+                                                      "allowed",
+                                                      kPostedMax, name_of(access_)));
   }
   Posted& entry = slot(posted_++);
   entry = {};
   entry.local = local;
-  entry.length = write.length;
-  entry.context = write.context;
-  entry.has_immediate = write.immediate.has_value();
-  entry.immediate = write.immediate.value_or(0);
-  if (write.length > 0) {
-    entry.remote = places_[write.remote_region];
+  entry.length = op.length;
+  entry.context = op.context;
+  entry.has_immediate = op.immediate.has_value();
+  entry.immediate = op.immediate.value_or(0);
+  if (op.length > 0) {
+    entry.remote = places_[op.remote_region];
     if (entry.remote.mapped != nullptr) {
-      entry.remote.mapped += write.remote_offset;
+      entry.remote.mapped += op.remote_offset;
     } else {
-      entry.remote.address += write.remote_offset;
+      entry.remote.address += op.remote_offset;
     }
   }
   return {};
@@ -234,21 +236,31 @@ std::uint64_t Outbound::work(std::uint64_t budget) {
 }
 
 Status Outbound::copy(const Posted& posted, std::uint64_t bytes) {
-  if (posted.remote.mapped != nullptr) {
-    copy_bytes(posted.remote.mapped + posted.done, posted.local + posted.done, bytes);
-    return {};
+  if (posted.remote.mapped == nullptr) return copy_by_call(posted, bytes);
+  std::byte* here = posted.local + posted.done;
+  std::byte* there = posted.remote.mapped + posted.done;
+  if (access_ == Access::kWrite) {
+    copy_bytes(there, here, bytes);
+  } else {
+    copy_bytes(here, there, bytes);
   }
+  return {};
+}
+
+Status Outbound::copy_by_call(const Posted& posted, std::uint64_t bytes) {
   // Process numbers are reused: only while the pidfd shows its process alive does the number name
   // it.
-  if (!receiver_.alive()) return fail(Errc::kUnavailable, "the receiver's process is dead");
-  const iovec from{const_cast<std::byte*>(posted.local) + posted.done, bytes};
+  if (!peer_.alive()) return fail(Errc::kUnavailable, "the peer's process is dead");
+  const iovec here{posted.local + posted.done, bytes};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
-  const iovec to{reinterpret_cast<void*>(posted.remote.address + posted.done), bytes};
-  const ssize_t n = ::process_vm_writev(receiver_.pid(), &from, 1, &to, 1, 0);
+  const iovec there{reinterpret_cast<void*>(posted.remote.address + posted.done), bytes};
+  const bool writes = access_ == Access::kWrite;
+  const ssize_t n = writes ? ::process_vm_writev(peer_.pid(), &here, 1, &there, 1, 0)
+                           : ::process_vm_readv(peer_.pid(), &here, 1, &there, 1, 0);
   if (n == static_cast<ssize_t>(bytes)) return {};
   return fail(Errc::kIo,
-              fmt::format("process_vm_writev wrote {} of {} bytes: {}", n, bytes,
-                          n < 0 ? std::strerror(errno) : "the rest is not mapped there"));
+              fmt::format("process_vm_{} moved {} of {} bytes: {}", writes ? "writev" : "readv", n,
+                          bytes, n < 0 ? std::strerror(errno) : "the rest is not mapped there"));
 }
 
 void Outbound::flush() {
@@ -276,14 +288,14 @@ bool Outbound::send_immediates(std::uint64_t& batch_end) {
   if (errno == EAGAIN || errno == ENOBUFS || errno == EINTR) {
     blocked_ = true;
   } else {
-    end(fmt::format("the receiver closed the connection: {}", std::strerror(errno)));
+    end(fmt::format("the peer closed the connection: {}", std::strerror(errno)));
   }
   return false;
 }
 
 void Outbound::complete_until(std::uint64_t mark) {
   for (; told_ != mark; ++told_) {
-    events_.push(write_event(Kind::kWriteDone, id_, slot(told_).context));
+    events_.push(done_event(access_, id_, slot(told_).context));
   }
 }
 
@@ -293,13 +305,13 @@ void Outbound::end(std::string why) {
   if (state_ == State::kEnding || state_ == State::kEnded) return;
   const std::string reason = why.empty() ? "the outbound was closed" : why;
   for (; told_ != posted_; ++told_) {
-    events_.push(write_event(Kind::kWriteFailed, id_, slot(told_).context, reason));
+    events_.push(failed_event(access_, id_, slot(told_).context, reason));
   }
   copied_ = posted_;
   blocked_ = false;
   state_ = State::kEnding;
   socket_.reset();
-  receiver_ = {};  // its pidfd stays readable once it is dead
+  peer_ = {};  // its pidfd stays readable once it is dead
   why_ = std::move(why);
 }
 

@@ -1,8 +1,9 @@
-// The writer's half of one connection: the receiver's mapped memory and the writes posted to it, in
-// order.
+// The half of the one that connected: the peer's mapped memory and the writes posted to it, or the
+// reads posted of it, in order.
 //
-// A posted write passes three marks, each in posting order: copied, told (its immediate handed to
-// the socket) and completed. A full socket holds back only this outbound. Owner thread.
+// What is posted passes three marks, each in posting order: copied, told (its immediate handed to
+// the socket; a read has none) and completed. A full socket holds back only this outbound. Owner
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +34,16 @@ class Outbound {
   bool open() const { return state_ == State::kOpen; }
   bool ended() const { return state_ == State::kEnded; }
 
-  int receiver_pidfd() const { return receiver_.pidfd(); }
+  Access access() const { return access_; }
+  int peer_pidfd() const { return peer_.pidfd(); }
 
-  // The socket has something to say: the welcome, or the receiver's end.
+  // The socket has something to say: the welcome, or the peer's end.
   void on_readable();
-  void on_receiver_dead();
+  void on_peer_dead();
 
-  // `local` is the address of the write's first byte, checked by the caller.
-  Status post(const Write& write, const std::byte* local);
+  // A write, or a read put as one (as_write); the caller has checked that it is what this is for.
+  // `local` is the address of its first byte here, checked by the caller.
+  Status post(const Write& op, std::byte* local);
   // Copies up to `budget` bytes; answers how much of the budget is spent, at least 1 where there
   // was work.
   std::uint64_t work(std::uint64_t budget);
@@ -55,7 +58,7 @@ class Outbound {
   void end(std::string why);
   bool ending() const { return state_ == State::kEnding; }
   void unmap_some();  // reports kOutboundClosed when nothing is mapped any more
-  bool warm_some();   // false: the receiver's pages are all present here
+  bool warm_some();   // false: the peer's pages are all present here
 
   // For the fabric's lists.
   bool in_work_list = false;
@@ -67,10 +70,10 @@ class Outbound {
 
   struct Place {
     std::byte* mapped = nullptr;
-    std::uint64_t address = 0;  // in the receiver's process, where nothing is mapped
+    std::uint64_t address = 0;  // in the peer's process, where nothing is mapped
   };
   struct Posted {
-    const std::byte* local = nullptr;
+    std::byte* local = nullptr;
     Place remote;
     std::uint64_t length = 0;
     std::uint64_t done = 0;
@@ -79,23 +82,25 @@ class Outbound {
     bool has_immediate = false;
   };
 
-  Outbound(OutboundId id, RegionTable remote, EventRing& events);
+  Outbound(OutboundId id, Access access, RegionTable remote, EventRing& events);
   Result<Welcome> receive_welcome(std::vector<UniqueFd>& memfds);
   Status map_regions(const Welcome& welcome, const std::vector<UniqueFd>& memfds);
   void connect_failed(std::string why);
   Status copy(const Posted& posted, std::uint64_t bytes);
+  Status copy_by_call(const Posted& posted, std::uint64_t bytes);
   bool send_immediates(std::uint64_t& batch_end);
   void complete_until(std::uint64_t mark);
   Posted& slot(std::uint64_t index) { return ring_[index & (kPostedMax - 1)]; }
 
   OutboundId id_;
+  Access access_;
   RegionTable remote_;
   EventRing& events_;
   State state_ = State::kConnecting;
   UniqueFd socket_;
-  PeerProcess receiver_;
+  PeerProcess peer_;
   std::vector<Mapping> mappings_;
-  std::vector<Place> places_;  // one for each region of the receiver
+  std::vector<Place> places_;  // one for each region of the peer
   std::vector<Posted> ring_;
   std::uint64_t posted_ = 0;  // marks: told_ <= copied_ <= posted_ <= told_ + kPostedMax
   std::uint64_t copied_ = 0;

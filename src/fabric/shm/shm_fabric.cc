@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "fabric/access.h"
 #include "fabric/events.h"
 #include "fabric/region_table.h"
 #include "fabric/shm/inbound.h"
@@ -40,10 +41,10 @@ constexpr std::size_t kOutboundsMax = 4096;
 enum class Source : std::uint32_t {
   kListener,
   kVisitor,
-  kWriterSocket,
-  kWriterProcess,
-  kReceiver,
-  kReceiverProcess
+  kInboundSocket,
+  kInboundProcess,
+  kOutboundSocket,
+  kOutboundProcess
 };
 
 Token random_token() {
@@ -63,6 +64,7 @@ class ShmFabric final : public Fabric {
   ShmFabric(UniqueFd epoll, Listener listener)
       : epoll_(std::move(epoll)), listener_(std::move(listener)) {
     capabilities_.name = "shm";
+    capabilities_.reads = true;
     capabilities_.delivery_complete = true;
     capabilities_.failed_writes_final = true;  // our own thread copies, and has stopped
     capabilities_.writes_in_flight_max = Outbound::kPostedMax;
@@ -73,12 +75,13 @@ class ShmFabric final : public Fabric {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   Status register_regions(std::span<const Region> regions) override;
-  Result<Fabric::Inbound> open_inbound(const PeerId& writer) override;
+  Result<Fabric::Inbound> open_inbound(const PeerId& peer, Access access) override;
   void fence_inbound(InboundId inbound) override;
-  Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
+  Result<OutboundId> connect(const PeerId& peer, std::span<const std::byte> offer,
                              std::span<const Region> regions) override;
   void close_outbound(OutboundId outbound) override;
-  Status post(const Write& write) override;
+  Status post(const Write& write) override { return post_as(Access::kWrite, write); }
+  Status post_read(const Read& read) override { return post_as(Access::kRead, as_write(read)); }
   std::size_t poll(std::span<FabricEvent> out) override;
   bool busy() const override {
     return !events_.empty() || !working_.empty() || !ending_.empty() || !warming_.empty();
@@ -88,6 +91,8 @@ class ShmFabric final : public Fabric {
  private:
   using In = shm::Inbound;
 
+  Status open_read_only();
+  Status post_as(Access access, const Write& op);
   bool watch(int fd, Source source, std::uint32_t id, std::uint32_t events = EPOLLIN);
   void look_at_sockets();
   void on_ready(Source source, std::uint32_t id);
@@ -96,10 +101,10 @@ class ShmFabric final : public Fabric {
   void welcome(Listener::Visitor visitor, std::span<const std::byte> greeting);
   std::optional<std::string> let_in(Listener::Visitor& visitor,
                                     std::span<const std::byte> greeting);
-  bool send_welcome(int socket) const;
-  void on_writer_dead(std::uint32_t id);
-  void on_receiver(std::uint32_t id);
-  void on_receiver_dead(std::uint32_t id);
+  bool send_welcome(int socket, Access access) const;
+  void on_inbound_dead(std::uint32_t id);
+  void on_outbound(std::uint32_t id);
+  void on_outbound_dead(std::uint32_t id);
 
   void move_bytes();
   void flush(Outbound& outbound);
@@ -120,6 +125,7 @@ class ShmFabric final : public Fabric {
   std::vector<std::byte*> bases_;
   std::vector<RegionPlace> places_;  // of our regions, as a welcome tells them
   std::vector<UniqueFd> memfds_;
+  std::vector<UniqueFd> read_only_;  // the same, as readers get them; made for the first reader
 
   std::unordered_map<std::uint32_t, In> inbounds_;
   std::unordered_map<std::uint32_t, std::unique_ptr<Outbound>> outbounds_;
@@ -182,18 +188,33 @@ Status ShmFabric::register_regions(std::span<const Region> regions) {
   bases_ = std::move(bases);
   places_ = std::move(places);
   memfds_ = std::move(memfds);
+  read_only_.clear();
   return {};
 }
 
-Result<Fabric::Inbound> ShmFabric::open_inbound(const PeerId& writer) {
+// A reader's bug shall not be able to map our memory for writing.
+Status ShmFabric::open_read_only() {
+  for (std::size_t i = read_only_.size(); i < memfds_.size(); ++i) {
+    const std::string path = fmt::format("/proc/self/fd/{}", memfds_[i].get());
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return refused("opening a memfd for reading (/proc/self/fd)");
+    read_only_.push_back(std::move(fd));
+  }
+  return {};
+}
+
+Result<Fabric::Inbound> ShmFabric::open_inbound(const PeerId& peer, Access access) {
   if (inbounds_.size() >= kInboundsMax) {
     return fail(Errc::kResourceExhausted,
                 fmt::format("{} inbounds are open, the most allowed", kInboundsMax));
   }
+  if (access == Access::kRead) {
+    if (Status ok = open_read_only(); !ok) return tl::unexpected(ok.error());
+  }
   const std::uint32_t id = next_id_++;
   const Token token = random_token();
-  inbounds_.try_emplace(id, InboundId{id}, writer, token);
-  return Fabric::Inbound{InboundId{id}, encode(Offer{listener_.name(), token})};
+  inbounds_.try_emplace(id, InboundId{id}, peer, access, token);
+  return Fabric::Inbound{InboundId{id}, encode(Offer{access, listener_.name(), token})};
 }
 
 void ShmFabric::fence_inbound(InboundId inbound) {
@@ -206,7 +227,7 @@ void ShmFabric::fence_inbound(InboundId inbound) {
   events_.push(inbound_event(FabricEvent::Kind::kInboundFenced, inbound));
 }
 
-Result<OutboundId> ShmFabric::connect(const PeerId& receiver, std::span<const std::byte> offer,
+Result<OutboundId> ShmFabric::connect(const PeerId& peer, std::span<const std::byte> offer,
                                       std::span<const Region> regions) {
   Result<Offer> decoded = decode_offer(offer);
   if (!decoded) return tl::unexpected(decoded.error());
@@ -219,14 +240,13 @@ Result<OutboundId> ShmFabric::connect(const PeerId& receiver, std::span<const st
   const OutboundId id{next_id_++};
   auto outbound = Outbound::start(id, *decoded, std::move(*remote), events_);
   if (!outbound) {
-    events_.push(
-        outbound_event(FabricEvent::Kind::kConnectFailed, id,
-                       fmt::format("{}: {}", receiver.to_string(), outbound.error().message)));
+    events_.push(outbound_event(FabricEvent::Kind::kConnectFailed, id,
+                                fmt::format("{}: {}", peer.to_string(), outbound.error().message)));
     return id;
   }
-  // The process is watched beside its socket, which a child of a dead receiver may hold open.
-  if (!watch((*outbound)->socket(), Source::kReceiver, id.value) ||
-      !watch((*outbound)->receiver_pidfd(), Source::kReceiverProcess, id.value)) {
+  // The process is watched beside its socket, which a child of a dead peer may hold open.
+  if (!watch((*outbound)->socket(), Source::kOutboundSocket, id.value) ||
+      !watch((*outbound)->peer_pidfd(), Source::kOutboundProcess, id.value)) {
     return refused("epoll_ctl");
   }
   outbounds_.emplace(id.value, std::move(*outbound));
@@ -240,26 +260,21 @@ void ShmFabric::close_outbound(OutboundId id) {
   }
 }
 
-Status ShmFabric::post(const Write& write) {
-  if (last_posted_ == nullptr || last_posted_->id() != write.to) {
-    Outbound* outbound = find_outbound(write.to.value);
+Status ShmFabric::post_as(Access access, const Write& op) {
+  if (last_posted_ == nullptr || last_posted_->id() != op.to) {
+    Outbound* outbound = find_outbound(op.to.value);
     if (outbound == nullptr) {
-      return fail(Errc::kNotFound,
-                  fmt::format("outbound {} is not open for writes", write.to.value));
+      return fail(Errc::kNotFound, fmt::format("outbound {} is not open", op.to.value));
     }
     last_posted_ = outbound;
   }
-  if (Status ok = table_.check("local", write.local_region, write.local_offset, write.length);
-      !ok) {
+  if (Status ok = check_access(last_posted_->access(), access); !ok) return ok;
+  if (Status ok = table_.check("local", op.local_region, op.local_offset, op.length); !ok) {
     return ok;
   }
-  if (write.length > capabilities_.write_bytes_max) {
-    return fail(Errc::kInvalidArgument, fmt::format("length {} is above write_bytes_max {}",
-                                                    write.length, capabilities_.write_bytes_max));
-  }
-  const std::byte* local =
-      write.length == 0 ? nullptr : bases_[write.local_region] + write.local_offset;
-  if (Status ok = last_posted_->post(write, local); !ok) return ok;
+  if (Status ok = check_length(access, op.length, capabilities_.write_bytes_max); !ok) return ok;
+  std::byte* local = op.length == 0 ? nullptr : bases_[op.local_region] + op.local_offset;
+  if (Status ok = last_posted_->post(op, local); !ok) return ok;
   if (!last_posted_->in_work_list) {
     last_posted_->in_work_list = true;
     working_.push_back(last_posted_);
@@ -333,7 +348,7 @@ void ShmFabric::after_change(Outbound& outbound) {
     outbound.waits_for_writable = outbound.blocked();
     epoll_event event{};
     event.events = EPOLLIN | (outbound.blocked() ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
-    event.data.u64 = (static_cast<std::uint64_t>(Source::kReceiver) << 32) | id;
+    event.data.u64 = (static_cast<std::uint64_t>(Source::kOutboundSocket) << 32) | id;
     BATON_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, outbound.socket(), &event) == 0);
   }
 }
@@ -383,18 +398,18 @@ void ShmFabric::on_ready(Source source, std::uint32_t id) {
       return on_listener();
     case Source::kVisitor:
       return on_visitor(id);
-    case Source::kWriterSocket:
+    case Source::kInboundSocket:
       // A name that is gone ended earlier in the same round.
       if (const auto found = inbounds_.find(id); found != inbounds_.end()) {
         found->second.read_immediates(events_, false);
       }
       return;
-    case Source::kWriterProcess:
-      return on_writer_dead(id);
-    case Source::kReceiver:
-      return on_receiver(id);
-    case Source::kReceiverProcess:
-      return on_receiver_dead(id);
+    case Source::kInboundProcess:
+      return on_inbound_dead(id);
+    case Source::kOutboundSocket:
+      return on_outbound(id);
+    case Source::kOutboundProcess:
+      return on_outbound_dead(id);
   }
 }
 
@@ -442,40 +457,44 @@ std::optional<std::string> ShmFabric::let_in(Listener::Visitor& visitor,
   });
   if (found == inbounds_.end()) return "no offer has this token";
   In& inbound = found->second;
-  if (std::optional<std::string> objection = inbound.objection(visitor.process)) return objection;
+  if (std::optional<std::string> objection = inbound.objection(hello->access, visitor.process)) {
+    return objection;
+  }
   // The process is bound before it gets the memory: from here on nothing but its death is a fence.
   const int socket = visitor.socket.get();
   if (inbound.admit(std::move(visitor.socket), std::move(visitor.process)) &&
-      !watch(inbound.pidfd(), Source::kWriterProcess, found->first)) {
+      !watch(inbound.pidfd(), Source::kInboundProcess, found->first)) {
     BATON_CHECK(false, "epoll_ctl of a pidfd: {}", std::strerror(errno));
   }
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = (static_cast<std::uint64_t>(Source::kWriterSocket) << 32) | found->first;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event) != 0 || !send_welcome(socket)) {
+  event.data.u64 = (static_cast<std::uint64_t>(Source::kInboundSocket) << 32) | found->first;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket, &event) != 0 ||
+      !send_welcome(socket, inbound.access())) {
     inbound.drop_connection();
   }
   return std::nullopt;
 }
 
-bool ShmFabric::send_welcome(int socket) const {
+bool ShmFabric::send_welcome(int socket, Access access) const {
+  const std::vector<UniqueFd>& memfds = access == Access::kWrite ? memfds_ : read_only_;
   Welcome message;
   message.regions = places_;
   std::vector<std::byte> bytes = encode(message);
   iovec part{bytes.data(), bytes.size()};
-  std::vector<std::byte> control(CMSG_SPACE(memfds_.size() * sizeof(int)));
+  std::vector<std::byte> control(CMSG_SPACE(memfds.size() * sizeof(int)));
   msghdr head{};
   head.msg_iov = &part;
   head.msg_iovlen = 1;
-  if (!memfds_.empty()) {
+  if (!memfds.empty()) {
     head.msg_control = control.data();
     head.msg_controllen = control.size();
     cmsghdr* rights = CMSG_FIRSTHDR(&head);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(memfds_.size() * sizeof(int));
-    for (std::size_t i = 0; i < memfds_.size(); ++i) {
-      const int fd = memfds_[i].get();
+    rights->cmsg_len = CMSG_LEN(memfds.size() * sizeof(int));
+    for (std::size_t i = 0; i < memfds.size(); ++i) {
+      const int fd = memfds[i].get();
       std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
     }
   }
@@ -485,7 +504,7 @@ bool ShmFabric::send_welcome(int socket) const {
   return false;
 }
 
-void ShmFabric::on_writer_dead(std::uint32_t id) {
+void ShmFabric::on_inbound_dead(std::uint32_t id) {
   const auto found = inbounds_.find(id);
   if (found == inbounds_.end()) return;
   found->second.read_immediates(events_, true);
@@ -493,7 +512,7 @@ void ShmFabric::on_writer_dead(std::uint32_t id) {
   events_.push(inbound_event(FabricEvent::Kind::kInboundFenced, InboundId{id}));
 }
 
-void ShmFabric::on_receiver(std::uint32_t id) {
+void ShmFabric::on_outbound(std::uint32_t id) {
   Outbound* outbound = find_outbound(id);
   if (outbound == nullptr) return;
   const bool was_open = outbound->open();
@@ -503,10 +522,10 @@ void ShmFabric::on_receiver(std::uint32_t id) {
   after_change(*outbound);
 }
 
-void ShmFabric::on_receiver_dead(std::uint32_t id) {
+void ShmFabric::on_outbound_dead(std::uint32_t id) {
   Outbound* outbound = find_outbound(id);
   if (outbound == nullptr) return;
-  outbound->on_receiver_dead();
+  outbound->on_peer_dead();
   after_change(*outbound);
 }
 

@@ -89,7 +89,7 @@ struct Joined {
   Bytes offer;
 };
 Joined join(Peer& writer, Peer& receiver) {
-  auto inbound = receiver.node.open_inbound(PeerId{"p", 1}).value();
+  auto inbound = receiver.node.open_inbound(PeerId{"p", 1}, Access::kWrite).value();
   const std::size_t before = writer.count(Kind::kConnected);
   const OutboundId outbound =
       writer.node.connect(PeerId{"d", 1}, inbound.offer, receiver.node.regions()).value();
@@ -246,11 +246,11 @@ TEST(ShmHostileReceiver, WhateverItAnswersTheWriterSaysWhyAndLivesOn) {
       {place(kPoolBytes, 4096, 0), {good.get()}, "1052672 are needed"},
       {place(kPoolBytes, ~0ULL - 4095, 0), {good.get()}, "beyond any address or file"},
       {place(kPoolBytes, ~0ULL, kNoMemfd), {}, "beyond any address or file"},
-      {place(kPoolBytes * 2, 0, 0), {good.get()}, "told 1048576 bytes, the receiver has 2097152"},
-      {encode(Welcome{}), {good.get()}, "told 1, the receiver has 0"},
+      {place(kPoolBytes * 2, 0, 0), {good.get()}, "told 1048576 bytes, the peer has 2097152"},
+      {encode(Welcome{}), {good.get()}, "told 1, the peer has 0"},
       {Bytes(10, std::byte{1}), {good.get(), good.get()}, "welcome"},
       {Bytes(4000, std::byte{1}), std::vector<int>(200, good.get()), "longer than 1 regions need"},
-      {encode_refusal("no"), {}, "the receiver refused: no"},
+      {encode_refusal("no"), {}, "the peer refused: no"},
   };
   const std::size_t descriptors = open_descriptors();
   const int mapped = mappings_of("memfd:hostile");
@@ -320,7 +320,7 @@ TEST(ShmHostileWriter, GarbageWrongTokensAndFloodsDelayNobody) {
   const auto writer_node = local_node();
   Peer receiver(*receiver_node);
   Peer writer(*writer_node);
-  const Bytes offer = receiver_node->open_inbound(PeerId{"q", 1}).value().offer;
+  const Bytes offer = receiver_node->open_inbound(PeerId{"q", 1}, Access::kWrite).value().offer;
   std::vector<UniqueFd> crowd;
   for (int i = 0; i < 300; ++i) {
     crowd.push_back(raw_connect(offer));
@@ -342,10 +342,11 @@ TEST(ShmHostileWriter, ImmediatesOfNoShapeEndItsConnectionAlone) {
     const auto writer_node = local_node();
     Peer receiver(*receiver_node);
     Peer writer(*writer_node);
-    const auto inbound = receiver_node->open_inbound(PeerId{"q", 1}).value();
+    const auto inbound = receiver_node->open_inbound(PeerId{"q", 1}, Access::kWrite).value();
     const Joined joined = join(writer, receiver);
     const UniqueFd rogue = raw_connect(inbound.offer);
-    ASSERT_TRUE(say(rogue, encode(Hello{decode_offer(inbound.offer).value().token})));
+    ASSERT_TRUE(
+        say(rogue, encode(Hello{Access::kWrite, decode_offer(inbound.offer).value().token})));
     for (int i = 0; i < 5; ++i) receiver.pump();
     ASSERT_TRUE(say(rogue, Bytes(8)));
     ASSERT_TRUE(until({&receiver}, [&] { return receiver.count(Kind::kImmediate) == 2; }));
@@ -363,10 +364,10 @@ TEST(ShmHostileWriter, AFloodOfImmediatesIsHeldBackAndOthersAreHeard) {
   const auto writer_node = local_node();
   Peer receiver(*receiver_node);
   Peer writer(*writer_node);
-  const auto inbound = receiver_node->open_inbound(PeerId{"q", 1}).value();
+  const auto inbound = receiver_node->open_inbound(PeerId{"q", 1}, Access::kWrite).value();
   const Joined joined = join(writer, receiver);
   const UniqueFd rogue = raw_connect(inbound.offer);
-  ASSERT_TRUE(say(rogue, encode(Hello{decode_offer(inbound.offer).value().token})));
+  ASSERT_TRUE(say(rogue, encode(Hello{Access::kWrite, decode_offer(inbound.offer).value().token})));
   for (int i = 0; i < 5; ++i) receiver.pump(0);
   // Nobody takes events: the flooder's socket must fill, whatever poll() is called.
   std::size_t sent = 0;
@@ -407,7 +408,7 @@ TEST(ShmListener, RunningOutOfDescriptorsRefusesConnectionsAndRecovers) {
   const auto writer_node = local_node();
   Peer receiver(*receiver_node);
   Peer writer(*writer_node);
-  const Bytes offer = receiver_node->open_inbound(PeerId{"q", 1}).value().offer;
+  const Bytes offer = receiver_node->open_inbound(PeerId{"q", 1}, Access::kWrite).value().offer;
   const UniqueFd visitor = raw_connect(offer);
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -599,7 +600,7 @@ TEST(ShmPoll, ItsDescriptorWakesForImmediatesAndForDeaths) {
     if (!fabric->busy() && ::poll(&state, 1, 20000) != 1) return 0;
     return fabric->poll(events);
   };
-  const auto inbound = fabric->open_inbound(PeerId{"p", 1}).value();
+  const auto inbound = fabric->open_inbound(PeerId{"p", 1}, Access::kWrite).value();
   const OutboundId outbound =
       writer_node->connect(PeerId{"d", 1}, inbound.offer, {one_region(kPoolBytes)}).value();
   EXPECT_EQ(next(), 0U);
@@ -646,7 +647,7 @@ TEST(ShmLife, ConnectionsLeaveNoDescriptorAndNoMappingBehind) {
     outbound = writer_node->connect(PeerId{"d", 1}, first.offer, receiver_node->regions()).value();
     ASSERT_TRUE(
         until({&writer, &receiver}, [&] { return writer.count(Kind::kConnected) == i + 2; }));
-    const auto unused = receiver_node->open_inbound(PeerId{"q", 1}).value();
+    const auto unused = receiver_node->open_inbound(PeerId{"q", 1}, Access::kWrite).value();
     receiver_node->fence_inbound(unused.id);
   }
   while (writer_node->busy() || receiver_node->busy()) {
@@ -662,18 +663,18 @@ TEST(ShmLife, ConnectionsLeaveNoDescriptorAndNoMappingBehind) {
 TEST(ShmLife, PastTheMostInboundsTheNextIsRefusedAndServedOnceThereIsRoom) {
   const auto node = local_node();
   std::vector<InboundId> open;
-  for (auto one = node->open_inbound(PeerId{"p", 1}); one;
-       one = node->open_inbound(PeerId{"p", open.size() + 1})) {
+  for (auto one = node->open_inbound(PeerId{"p", 1}, Access::kWrite); one;
+       one = node->open_inbound(PeerId{"p", open.size() + 1}, Access::kWrite)) {
     open.push_back(one->id);
     ASSERT_LE(open.size(), 4096U);
   }
   EXPECT_EQ(open.size(), 4096U);
-  const auto refused = node->open_inbound(PeerId{"p", 9999});
+  const auto refused = node->open_inbound(PeerId{"p", 9999}, Access::kWrite);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Errc::kResourceExhausted);
   EXPECT_EQ(refused.error().message, "4096 inbounds are open, the most allowed");
   node->fence_inbound(open.front());
-  EXPECT_TRUE(node->open_inbound(PeerId{"p", 9999}));
+  EXPECT_TRUE(node->open_inbound(PeerId{"p", 9999}, Access::kWrite));
 }
 
 }  // namespace

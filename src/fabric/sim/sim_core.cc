@@ -7,24 +7,28 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "fabric/access.h"
 #include "fabric/events.h"
 
 namespace baton::fabric::sim {
 namespace {
 
-constexpr std::uint64_t kOfferMagic = 0x314d4953'4e544142ULL;  // "BATNSIM1"
+constexpr std::uint64_t kOfferMagic = 0x324d4953'4e544142ULL;  // "BATNSIM2"
 
 struct Offer {
   std::uint64_t magic = kOfferMagic;
   std::uint64_t token = 0;
   EndpointKey endpoint = 0;
   std::uint32_t inbound = 0;
+  std::uint32_t access = 0;  // access_word()
+  std::uint32_t reserved = 0;
 };
 
 }  // namespace
 
 Network::Core::Core(std::uint64_t seed, const Options& options) : rng_(seed), options_(options) {
   capabilities_.name = "sim";
+  capabilities_.reads = options.reads;
   capabilities_.delivery_complete = options.delivery_complete;
   capabilities_.failed_writes_final = options.failed_writes_final;
   capabilities_.writes_in_flight_max = options.writes_in_flight_max;
@@ -62,15 +66,20 @@ Status Network::Core::register_regions(EndpointKey key, std::span<const Region> 
   return {};
 }
 
-Result<Fabric::Inbound> Network::Core::open_inbound(EndpointKey key, const PeerId& writer) {
+Result<Fabric::Inbound> Network::Core::open_inbound(EndpointKey key, const PeerId& peer,
+                                                    Access access) {
   EndpointState& endpoint = endpoints_.at(key);
   if (!endpoint.alive) return fail(Errc::kUnavailable, "this endpoint crashed");
+  if (access == Access::kRead && !options_.reads) {
+    return fail(Errc::kUnsupported, "this fabric has no reads");
+  }
   const std::uint32_t id = next_handle_++;
   Offer offer;
   offer.token = rng_.next();
   offer.endpoint = key;
   offer.inbound = id;
-  endpoint.inbounds[id] = {writer, offer.token, false, std::nullopt};
+  offer.access = access_word(access);
+  endpoint.inbounds[id] = {peer, access, offer.token, false, std::nullopt};
   Fabric::Inbound inbound{InboundId{id}, Bytes(sizeof offer)};
   std::memcpy(inbound.offer.data(), &offer, sizeof offer);
   return inbound;
@@ -87,7 +96,7 @@ void Network::Core::fence_inbound(EndpointKey key, InboundId inbound) {
   }
 }
 
-Result<OutboundId> Network::Core::connect(EndpointKey key, const PeerId& receiver,
+Result<OutboundId> Network::Core::connect(EndpointKey key, const PeerId& peer,
                                           std::span<const std::byte> offer_bytes,
                                           std::span<const Region> regions) {
   EndpointState& endpoint = endpoints_.at(key);
@@ -99,19 +108,25 @@ Result<OutboundId> Network::Core::connect(EndpointKey key, const PeerId& receive
   }
   std::memcpy(&offer, offer_bytes.data(), sizeof offer);
   if (offer.magic != kOfferMagic) return fail(Errc::kCorrupt, "offer: not one of this fabric");
+  if (offer.reserved != 0) {
+    return fail(Errc::kCorrupt,
+                fmt::format("offer: the reserved field is {}, expected 0", offer.reserved));
+  }
+  const Result<Access> access = decode_access("offer", offer.access);
+  if (!access) return tl::unexpected(access.error());
   Result<RegionTable> remote = RegionTable::make(regions);
   if (!remote) return tl::unexpected(remote.error());
   const std::uint32_t id = next_handle_++;
   OutboundState& outbound = endpoint.outbounds[id];
-  outbound.receiver = receiver;
+  outbound.peer = peer;
+  outbound.access = *access;
   outbound.remote = std::move(*remote);
   outbound.target = offer.endpoint;
   outbound.inbound = offer.inbound;
   outbound.token = offer.token;
-  schedule(options_.connect, {.kind = Action::Kind::kConnect,
-                              .endpoint = key,
-                              .id = id,
-                              .link = {endpoint.self, receiver}});
+  schedule(
+      options_.connect,
+      {.kind = Action::Kind::kConnect, .endpoint = key, .id = id, .link = {endpoint.self, peer}});
   return OutboundId{id};
 }
 
@@ -125,32 +140,42 @@ void Network::Core::close_outbound(EndpointKey key, OutboundId id) {
   close_if_idle(key, id.value, found->second);
 }
 
-Status Network::Core::post(EndpointKey key, const Write& write) {
+Result<OutboundState*> Network::Core::find_open(EndpointKey key, Access access, const Write& op) {
   EndpointState& endpoint = endpoints_.at(key);
   if (!endpoint.alive) return fail(Errc::kUnavailable, "this endpoint crashed");
-  const auto found = endpoint.outbounds.find(write.to.value);
+  const auto found = endpoint.outbounds.find(op.to.value);
   if (found == endpoint.outbounds.end() || !found->second.connected || found->second.closing) {
-    return fail(Errc::kNotFound, fmt::format("outbound {} is not open for writes", write.to.value));
+    return fail(Errc::kNotFound, fmt::format("outbound {} is not open", op.to.value));
   }
   OutboundState& outbound = found->second;
-  if (write.length > options_.write_bytes_max) {
-    return fail(Errc::kInvalidArgument, fmt::format("length {} is above write_bytes_max {}",
-                                                    write.length, options_.write_bytes_max));
-  }
-  if (Status ok =
-          endpoint.table.check("local", write.local_region, write.local_offset, write.length);
-      !ok) {
-    return ok;
-  }
-  if (Status ok =
-          outbound.remote.check("remote", write.remote_region, write.remote_offset, write.length);
-      !ok) {
-    return ok;
+  for (const Status& ok :
+       {check_access(outbound.access, access),
+        check_length(access, op.length, options_.write_bytes_max),
+        endpoint.table.check("local", op.local_region, op.local_offset, op.length),
+        outbound.remote.check("remote", op.remote_region, op.remote_offset, op.length)}) {
+    if (!ok) return tl::unexpected(ok.error());
   }
   if (endpoint.in_flight >= options_.writes_in_flight_max) {
-    return fail(Errc::kResourceExhausted,
-                fmt::format("{} writes are in flight, the most allowed", endpoint.in_flight));
+    return fail(Errc::kResourceExhausted, fmt::format("{} writes and reads are in flight, the most "
+                                                      "allowed",
+                                                      endpoint.in_flight));
   }
+  return &outbound;
+}
+
+bool Network::Core::draw_failure(std::map<Link, std::uint32_t>& forced, const Link& link) {
+  const bool drawn = rng_.below(1000) < options_.write_failures_per_1000;
+  const auto found = forced.find(link);
+  if (found == forced.end() || found->second == 0) return drawn;
+  --found->second;
+  return true;
+}
+
+Status Network::Core::post(EndpointKey key, const Write& write) {
+  const Result<OutboundState*> found = find_open(key, Access::kWrite, write);
+  if (!found) return tl::unexpected(found.error());
+  EndpointState& endpoint = endpoints_.at(key);
+  OutboundState& outbound = **found;
   ++endpoint.in_flight;
   ++outbound.in_flight;
   ++stats_.writes_posted;
@@ -159,14 +184,9 @@ Status Network::Core::post(EndpointKey key, const Write& write) {
   state.from = key;
   state.target = outbound.target;
   state.inbound = outbound.inbound;
-  state.link = {endpoint.self, outbound.receiver};
+  state.link = {endpoint.self, outbound.peer};
   state.write = write;
-  state.fails = rng_.below(1000) < options_.write_failures_per_1000;
-  if (const auto forced = to_fail_.find(state.link);
-      forced != to_fail_.end() && forced->second > 0) {
-    --forced->second;
-    state.fails = true;
-  }
+  state.fails = draw_failure(to_fail_, state.link);
   schedule_landing(write_key, state);
   if ((!options_.delivery_complete || state.fails) && !state.completion_scheduled) {
     schedule_completion(write_key, state);
@@ -235,6 +255,15 @@ void Network::Core::run(Actions::iterator at) {
     case Action::Kind::kComplete:
       act_complete(action);
       break;
+    case Action::Kind::kTake:
+      act_take(action);
+      break;
+    case Action::Kind::kLandRead:
+      act_land_read(action);
+      break;
+    case Action::Kind::kCompleteRead:
+      act_complete_read(action);
+      break;
     case Action::Kind::kClosed:
       act_closed(action);
       break;
@@ -254,20 +283,24 @@ void Network::Core::act_connect(const Action& action) {
   };
   const auto target = endpoints_.find(outbound.target);
   if (target == endpoints_.end() || !target->second.alive) return refuse("nobody listens there");
-  if (target->second.self != outbound.receiver) return refuse("the offer is another peer's");
+  if (target->second.self != outbound.peer) return refuse("the offer is another peer's");
   const auto inbound = target->second.inbounds.find(outbound.inbound);
   if (inbound == target->second.inbounds.end()) return refuse("the offer is void");
   if (inbound->second.token != outbound.token) return refuse("the token is wrong");
-  if (inbound->second.writer != endpoint.self) return refuse("the offer was made to another peer");
+  if (inbound->second.access != outbound.access) {
+    return refuse(fmt::format("the offer grants {}, it was used for {}",
+                              name_of(inbound->second.access), name_of(outbound.access)));
+  }
+  if (inbound->second.peer != endpoint.self) return refuse("the offer was made to another peer");
   if (inbound->second.fence_asked) return refuse("the offer was taken back");
   const RegionTable& theirs = target->second.table;
   if (theirs.size() != outbound.remote.size()) {
-    return refuse(fmt::format("regions: told {}, the receiver has {}", outbound.remote.size(),
-                              theirs.size()));
+    return refuse(
+        fmt::format("regions: told {}, the peer has {}", outbound.remote.size(), theirs.size()));
   }
   for (std::size_t i = 0; i < theirs.size(); ++i) {
     if (theirs.length(i) != outbound.remote.length(i)) {
-      return refuse(fmt::format("region {}: told {} bytes, the receiver has {}", i,
+      return refuse(fmt::format("region {}: told {} bytes, the peer has {}", i,
                                 outbound.remote.length(i), theirs.length(i)));
     }
   }
@@ -348,6 +381,12 @@ void Network::Core::act_closed(const Action& action) {
   EndpointState& endpoint = endpoints_.at(action.endpoint);
   const auto found = endpoint.outbounds.find(action.id);
   if (found == endpoint.outbounds.end()) return;
+  // What it wrote may land until the fence; what it read lands no more.
+  purge([&](const Action& pending) {
+    if (pending.read == 0) return false;
+    const ReadState& read = reads_.at(pending.read);
+    return read.from == action.endpoint && read.read.from.value == action.id;
+  });
   push(action.endpoint, outbound_event(FabricEvent::Kind::kOutboundClosed, OutboundId{action.id},
                                        found->second.error));
   endpoint.outbounds.erase(found);
@@ -422,6 +461,7 @@ void Network::Core::break_outbound(EndpointKey key, std::uint32_t id, const std:
     write.fails = true;
     schedule_completion(write_key, write);
   }
+  break_reads(key, id);
   close_if_idle(key, id, outbound);
 }
 
@@ -445,6 +485,7 @@ void Network::Core::purge(Predicate doomed) {
       if (action.kind == Action::Kind::kLand) stats_.bytes_dropped += action.length;
       release(action.write, writes_.at(action.write));
     }
+    if (action.read != 0) release(action.read, reads_.at(action.read));
     return true;
   };
   std::erase_if(actions_, [&](const auto& entry) { return drop(entry.second); });
@@ -457,12 +498,16 @@ void Network::Core::do_fence(EndpointKey key, std::uint32_t id) {
   if (!endpoint.alive || found == endpoint.inbounds.end()) return;
   purge([&](const Action& action) {
     if (action.kind == Action::Kind::kFence) return action.endpoint == key && action.id == id;
+    if (action.kind == Action::Kind::kTake) {
+      const ReadState& read = reads_.at(action.read);
+      return read.source == key && read.inbound == id;
+    }
     if (action.kind != Action::Kind::kLand && action.kind != Action::Kind::kImmediate) return false;
     const WriteState& write = writes_.at(action.write);
     return write.target == key && write.inbound == id;
   });
-  if (const auto writer = found->second.connection) {
-    break_outbound(writer->first, writer->second, "fenced by the receiver");
+  if (const auto peer = found->second.connection) {
+    break_outbound(peer->first, peer->second, "fenced by the peer");
   }
   endpoint.inbounds.erase(found);
   push(key, inbound_event(FabricEvent::Kind::kInboundFenced, InboundId{id}));
@@ -476,6 +521,11 @@ void Network::Core::crash(EndpointKey key) {
   }
   endpoint.alive = false;
   purge([&](const Action& action) {
+    if (action.read != 0) {
+      // What had left this source lands; what was to land here does not.
+      const ReadState& read = reads_.at(action.read);
+      return read.from == key || (read.source == key && action.kind == Action::Kind::kTake);
+    }
     if (action.write == 0) return action.endpoint == key;
     const WriteState& write = writes_.at(action.write);
     return action.kind == Action::Kind::kComplete ? write.from == key : write.target == key;
@@ -483,13 +533,14 @@ void Network::Core::crash(EndpointKey key) {
   std::erase_if(writes_, [&](const auto& entry) {
     return entry.second.from == key && entry.second.actions == 0;
   });
+  std::erase_if(reads_, [&](const auto& entry) { return entry.second.from == key; });
   for (auto& [other_key, other] : endpoints_) {
     if (!other.alive) continue;
     std::vector<std::uint32_t> broken;
     for (const auto& [id, outbound] : other.outbounds) {
       if (outbound.target == key) broken.push_back(id);
     }
-    for (const std::uint32_t id : broken) break_outbound(other_key, id, "the receiver died");
+    for (const std::uint32_t id : broken) break_outbound(other_key, id, "the peer died");
     for (const auto& [id, inbound] : other.inbounds) {
       if (options_.fence_on_crash && inbound.connection && inbound.connection->first == key) {
         schedule(options_.fence,
@@ -526,6 +577,10 @@ std::string Network::Core::describe(std::size_t index) const {
       return fmt::format("complete write {} {}{}", action.write, route(write.link),
                          write.fails ? " in error" : "");
     }
+    case Action::Kind::kTake:
+    case Action::Kind::kLandRead:
+    case Action::Kind::kCompleteRead:
+      return describe_read(action);
     case Action::Kind::kClosed:
       return fmt::format("close outbound {} at {}", action.id,
                          endpoints_.at(action.endpoint).self.to_string());
@@ -557,7 +612,7 @@ void Network::Core::fence(const PeerId& receiver, const PeerId& writer) {
   if (!key) return;
   std::vector<std::uint32_t> ids;
   for (const auto& [id, inbound] : endpoints_.at(*key).inbounds) {
-    if (inbound.writer == writer) ids.push_back(id);
+    if (inbound.peer == writer) ids.push_back(id);
   }
   for (const std::uint32_t id : ids) do_fence(*key, id);
 }

@@ -17,8 +17,8 @@ class Endpoint final : public Fabric {
   Status register_regions(std::span<const Region> regions) override {
     return core_->register_regions(key_, regions);
   }
-  Result<Inbound> open_inbound(const PeerId& writer) override {
-    return core_->open_inbound(key_, writer);
+  Result<Inbound> open_inbound(const PeerId& peer, Access access) override {
+    return core_->open_inbound(key_, peer, access);
   }
   void fence_inbound(InboundId inbound) override { core_->fence_inbound(key_, inbound); }
   Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
@@ -27,6 +27,7 @@ class Endpoint final : public Fabric {
   }
   void close_outbound(OutboundId outbound) override { core_->close_outbound(key_, outbound); }
   Status post(const Write& write) override { return core_->post(key_, write); }
+  Status post_read(const Read& read) override { return core_->post_read(key_, read); }
   std::size_t poll(std::span<FabricEvent> out) override { return core_->poll(key_, out); }
   bool busy() const override { return core_->has_events(key_); }
   int wait_fd() const override { return core_->wait_fd(key_); }
@@ -78,6 +79,9 @@ void Network::fence(const PeerId& receiver, const PeerId& writer) {
 }
 void Network::fail_writes(const PeerId& writer, const PeerId& receiver, std::uint32_t count) {
   core_->fail_writes({writer, receiver}, count);
+}
+void Network::fail_reads(const PeerId& reader, const PeerId& source, std::uint32_t count) {
+  core_->fail_reads({reader, source}, count);
 }
 void Network::set_failures(std::uint32_t writes_per_1000, std::uint32_t connects_per_1000) {
   core_->set_failures(writes_per_1000, connects_per_1000);

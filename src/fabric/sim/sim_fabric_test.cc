@@ -47,7 +47,7 @@ struct Party {
 struct World {
   explicit World(std::uint64_t seed, const Options& options = {})
       : network(seed, options), p(network, "p"), d(network, "d") {
-    inbound = d.fabric->open_inbound(p.id).value();
+    inbound = d.fabric->open_inbound(p.id, Access::kWrite).value();
     outbound = p.fabric->connect(d.id, inbound.offer, d.regions).value();
     network.settle();
     EXPECT_EQ(p.take().at(0).kind, Kind::kConnected);
@@ -217,7 +217,7 @@ TEST(Sim, ACrashedReceiversMemoryIsNotTouchedAndItsRestartIsAnotherPeer) {
     ASSERT_EQ(events.size(), 1U);
     EXPECT_EQ(events[0].kind, Kind::kConnectFailed);
     EXPECT_EQ(events[0].outbound, old);
-    const auto offer = again.fabric->open_inbound(world.p.id).value().offer;
+    const auto offer = again.fabric->open_inbound(world.p.id, Access::kWrite).value().offer;
     world.outbound = world.p.fabric->connect(again.id, offer, again.regions).value();
     world.network.settle();
     world.post(7);

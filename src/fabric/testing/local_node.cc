@@ -24,19 +24,28 @@ class LocalNode final : public Node {
     BATON_CHECK(ok, "{}", ok.error().message);
   }
 
-  Result<Fabric::Inbound> open_inbound(const PeerId& writer) override {
-    return fabric_->open_inbound(writer);
+  Result<Fabric::Inbound> open_inbound(const PeerId& peer, Access access) override {
+    return fabric_->open_inbound(peer, access);
   }
   void fence_inbound(InboundId inbound) override { fabric_->fence_inbound(inbound); }
-  Result<OutboundId> connect(const PeerId& receiver, const Bytes& offer,
+  Result<OutboundId> connect(const PeerId& peer, const Bytes& offer,
                              const std::vector<Region>& regions) override {
-    return fabric_->connect(receiver, offer, regions);
+    return fabric_->connect(peer, offer, regions);
   }
   void close_outbound(OutboundId outbound) override { fabric_->close_outbound(outbound); }
   Posted post(const std::vector<Write>& writes) override {
     Posted posted;
     for (const Write& write : writes) {
       posted.status = fabric_->post(write);
+      if (!posted.status) break;
+      ++posted.accepted;
+    }
+    return posted;
+  }
+  Posted post_reads(const std::vector<Read>& reads) override {
+    Posted posted;
+    for (const Read& read : reads) {
+      posted.status = fabric_->post_read(read);
       if (!posted.status) break;
       ++posted.accepted;
     }

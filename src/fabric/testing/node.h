@@ -21,9 +21,9 @@ enum class Memory : std::uint8_t { kSealedMemfd, kPrivate };
 class Node {
  public:
   virtual ~Node() = default;
-  virtual Result<Fabric::Inbound> open_inbound(const PeerId& writer) = 0;
+  virtual Result<Fabric::Inbound> open_inbound(const PeerId& peer, Access access) = 0;
   virtual void fence_inbound(InboundId inbound) = 0;
-  virtual Result<OutboundId> connect(const PeerId& receiver, const Bytes& offer,
+  virtual Result<OutboundId> connect(const PeerId& peer, const Bytes& offer,
                                      const std::vector<Region>& regions) = 0;
   virtual void close_outbound(OutboundId outbound) = 0;
   // Posts all of them, stops at the first refusal; answers how many were accepted and that refusal.
@@ -32,6 +32,7 @@ class Node {
     Status status;
   };
   virtual Posted post(const std::vector<Write>& writes) = 0;
+  virtual Posted post_reads(const std::vector<Read>& reads) = 0;
   virtual std::vector<FabricEvent> poll(std::size_t max) = 0;
   virtual bool busy() = 0;
   // The pool: bytes that name `seed` and their own place; a read of it; the fabric's limits.

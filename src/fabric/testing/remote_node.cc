@@ -19,6 +19,7 @@ enum class Call : std::uint8_t {
   kConnect,
   kClose,
   kPost,
+  kPostReads,
   kPoll,
   kBusy,
   kFill,
@@ -149,7 +150,8 @@ Packet obey(Node& node, Packet& request) {
   Packet reply;
   switch (request.get<Call>()) {
     case Call::kOpenInbound: {
-      const auto inbound = node.open_inbound(request.get_peer());
+      const PeerId peer = request.get_peer();
+      const auto inbound = node.open_inbound(peer, request.get<Access>());
       reply.put(inbound.has_value());
       if (!inbound) {
         reply.put_error(inbound.error());
@@ -186,6 +188,15 @@ Packet obey(Node& node, Packet& request) {
       if (!posted.status) reply.put_error(posted.status.error());
       break;
     }
+    case Call::kPostReads: {
+      std::vector<Read> reads(request.get<std::size_t>());
+      for (Read& read : reads) read = request.get<Read>();
+      const Node::Posted posted = node.post_reads(reads);
+      reply.put(posted.accepted);
+      reply.put(posted.status.has_value());
+      if (!posted.status) reply.put_error(posted.status.error());
+      break;
+    }
     case Call::kPoll: {
       const auto events = node.poll(request.get<std::size_t>());
       reply.put(events.size());
@@ -196,6 +207,7 @@ Packet obey(Node& node, Packet& request) {
         reply.put(event.immediate);
         reply.put(event.context);
         reply.put_bytes(event.error);
+        reply.put(event.over);
       }
       break;
     }
@@ -216,6 +228,7 @@ Packet obey(Node& node, Packet& request) {
     case Call::kCapabilities: {
       const Capabilities limits = node.capabilities();
       reply.put_bytes(limits.name);
+      reply.put(limits.reads);
       reply.put(limits.delivery_complete);
       reply.put(limits.writes_in_flight_max);
       reply.put(limits.write_bytes_max);
@@ -262,9 +275,10 @@ class ChildNode final : public RemoteNode {
     }
   }
 
-  Result<Fabric::Inbound> open_inbound(const PeerId& writer) override {
+  Result<Fabric::Inbound> open_inbound(const PeerId& peer, Access access) override {
     Packet request = start(Call::kOpenInbound);
-    request.put_peer(writer);
+    request.put_peer(peer);
+    request.put(access);
     Packet reply = ask(request);
     if (!reply.get<bool>()) return tl::unexpected(reply.get_error());
     const auto id = reply.get<InboundId>();
@@ -275,10 +289,10 @@ class ChildNode final : public RemoteNode {
     request.put(inbound);
     ask(request);
   }
-  Result<OutboundId> connect(const PeerId& receiver, const Bytes& offer,
+  Result<OutboundId> connect(const PeerId& peer, const Bytes& offer,
                              const std::vector<Region>& regions) override {
     Packet request = start(Call::kConnect);
-    request.put_peer(receiver);
+    request.put_peer(peer);
     request.put_bytes(offer);
     request.put_regions(regions);
     Packet reply = ask(request);
@@ -294,11 +308,13 @@ class ChildNode final : public RemoteNode {
     Packet request = start(Call::kPost);
     request.put(writes.size());
     for (const Write& write : writes) request.put(write);
-    Packet reply = ask(request);
-    Posted posted;
-    posted.accepted = reply.get<std::size_t>();
-    if (!reply.get<bool>()) posted.status = tl::unexpected(reply.get_error());
-    return posted;
+    return ask_posted(request);
+  }
+  Posted post_reads(const std::vector<Read>& reads) override {
+    Packet request = start(Call::kPostReads);
+    request.put(reads.size());
+    for (const Read& read : reads) request.put(read);
+    return ask_posted(request);
   }
   std::vector<FabricEvent> poll(std::size_t max) override {
     Packet request = start(Call::kPoll);
@@ -312,6 +328,7 @@ class ChildNode final : public RemoteNode {
       event.immediate = reply.get<std::uint32_t>();
       event.context = reply.get<std::uint64_t>();
       event.error = reply.get_bytes<std::string>();
+      event.over = reply.get<bool>();
     }
     return events;
   }
@@ -337,6 +354,7 @@ class ChildNode final : public RemoteNode {
     Packet reply = ask(request);
     Capabilities limits;
     limits.name = reply.get_bytes<std::string>();
+    limits.reads = reply.get<bool>();
     limits.delivery_complete = reply.get<bool>();
     limits.writes_in_flight_max = reply.get<std::uint32_t>();
     limits.write_bytes_max = reply.get<std::uint64_t>();
@@ -353,6 +371,13 @@ class ChildNode final : public RemoteNode {
     Packet packet;
     packet.put(call);
     return packet;
+  }
+  Posted ask_posted(const Packet& request) {
+    Packet reply = ask(request);
+    Posted posted;
+    posted.accepted = reply.get<std::size_t>();
+    if (!reply.get<bool>()) posted.status = tl::unexpected(reply.get_error());
+    return posted;
   }
   // Of a dead child: nothing happens and every answer is zero.
   Packet ask(const Packet& request) {
