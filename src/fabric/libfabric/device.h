@@ -28,6 +28,7 @@ struct Traits {
   std::uint64_t write_bytes_max = 0;
   std::uint32_t queue = 0;         // writes or reads that one endpoint takes
   bool reads = false;              // one-sided reads both ways
+  std::string why_no_reads;        // a part of a sentence; empty: there are
   bool delivery_complete = false;  // a completion means: the bytes are visible over there
   bool offsets = false;            // remote addresses count from a region's base
   bool provider_keys = false;      // the provider chooses keys; otherwise we draw them

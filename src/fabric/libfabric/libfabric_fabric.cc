@@ -71,6 +71,7 @@ class LibfabricFabric final : public Fabric {
  private:
   using In = libfabric::Inbound;
 
+  tl::unexpected<Error> no_reads() const;
   Status post_as(Access access, const Write& op);
   Status watch(const Endpoint& endpoint);
   void unwatch(const Endpoint& endpoint);
@@ -145,8 +146,7 @@ Status LibfabricFabric::register_regions(std::span<const Region> regions) {
 
 Result<Fabric::Inbound> LibfabricFabric::open_inbound(const PeerId& peer, Access access) {
   if (access == Access::kRead && !capabilities_.reads) {
-    return fail(Errc::kUnsupported,
-                fmt::format("provider {} has no one-sided reads", device_->traits().provider));
+    return no_reads();
   }
   if (inbounds_.size() >= kInboundsMax) {
     return fail(Errc::kResourceExhausted,
@@ -207,10 +207,15 @@ void LibfabricFabric::close_outbound(OutboundId id) {
   drop_ended();
 }
 
+tl::unexpected<Error> LibfabricFabric::no_reads() const {
+  return fail(Errc::kUnsupported,
+              fmt::format("fabric provider {} has no reads: {}", device_->traits().provider,
+                          device_->traits().why_no_reads));
+}
+
 Status LibfabricFabric::post_as(Access access, const Write& op) {
   if (access == Access::kRead && !capabilities_.reads) {
-    return fail(Errc::kUnsupported,
-                fmt::format("provider {} has no one-sided reads", device_->traits().provider));
+    return no_reads();
   }
   if (last_posted_ == nullptr || last_posted_->id() != op.to) {
     const auto found = outbounds_.find(op.to.value);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <array>
@@ -393,6 +394,44 @@ TEST_P(LibfabricTest, B29_EveryCountOfDescriptorsCompletes) {
   EXPECT_EQ(receiver.node->read(0, kPool), testing::pattern(0, kPool, kFirstSeed));
 }
 
+// Past our own checks: the keys of a reader do not write, and those of a writer do not read.
+TEST_P(LibfabricTest, AnOfferBentToTheOtherAccessConnectsNobody) {
+  Peer source = make("d");
+  Peer reader = make("p");
+  if (!source.node->capabilities().reads) GTEST_SKIP() << "no reads here";
+  source.node->fill(0, kPool, kFirstSeed);
+  for (const Access access : {Access::kWrite, Access::kRead}) {
+    const auto inbound = source.node->open_inbound(reader.id, access).value();
+    Offer bent = decode_offer(inbound.offer).value();
+    bent.access = access == Access::kWrite ? Access::kRead : Access::kWrite;
+    reader.events.clear();
+    ASSERT_TRUE(reader.node->connect(source.id, encode(bent), source.node->regions()));
+    ASSERT_TRUE(until({&reader, &source}, [&] { return reader.is_told(Kind::kConnectFailed); }));
+    EXPECT_FALSE(reader.is_told(Kind::kConnected));
+  }
+}
+
+TEST_P(LibfabricTest, WhereReadsWouldCrashTheyAreRefusedWithTheReason) {
+  Peer source = make("d");
+  Peer reader = make("p");
+  if (source.node->capabilities().reads) GTEST_SKIP() << "there are reads here";
+  const auto inbound = source.node->open_inbound(reader.id, Access::kRead);
+  ASSERT_FALSE(inbound);
+  EXPECT_EQ(inbound.error().code, Errc::kUnsupported);
+  EXPECT_THAT(inbound.error().message, HasSubstr("1.18 is needed"));
+  const Pair pair = join(reader, source);
+  Read read;
+  read.from = pair.outbound;
+  read.length = 8;
+  EXPECT_EQ(reader.node->post_reads({read}).status.error().code, Errc::kUnsupported);
+  // A source that has them may offer: the reader says why not.
+  Offer offer = decode_offer(source.node->open_inbound(reader.id, Access::kWrite)->offer).value();
+  offer.access = Access::kRead;
+  ASSERT_TRUE(reader.node->connect(source.id, encode(offer), source.node->regions()));
+  ASSERT_TRUE(until({&reader, &source}, [&] { return reader.is_told(Kind::kConnectFailed); }));
+  EXPECT_THAT(reader.events.back().error, HasSubstr("1.18 is needed"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Providers, LibfabricTest, ::testing::Values("tcp", "tcp;ofi_rxm"),
                          [](const auto& test) {
                            return std::string(test.param) == "tcp" ? "Tcp" : "TcpRxm";
@@ -485,6 +524,54 @@ TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
                             [](const FabricEvent& e) { return e.kind == Kind::kConnected; });
   }
   EXPECT_TRUE(connected);
+}
+
+// Two owner threads' ways in one: both sleep on their descriptors unless busy. A demand must wake
+// the source, its bytes the reader, and a full socket's drain the source again.
+TEST_P(LibfabricTest, ReadsWakeTheSourceAndTheReaderFromTheirSleep) {
+  std::vector<std::byte> pool(8 << 20);
+  Region region;
+  region.name = "pool";
+  region.base = pool.data();
+  region.stride_bytes = region.block_bytes = pool.size();
+  region.num_blocks = 1;
+  Options options;
+  options.provider = GetParam();
+  const auto source = make_libfabric_fabric(options).value();
+  if (!source->capabilities().reads) GTEST_SKIP() << "no reads here";
+  const auto reader = make_libfabric_fabric(options).value();
+  ASSERT_TRUE(source->register_regions({&region, 1}));
+  ASSERT_TRUE(reader->register_regions({&region, 1}));
+  const auto inbound = source->open_inbound({"d", 1}, Access::kRead).value();
+  const OutboundId outbound = reader->connect({"p", 1}, inbound.offer, {&region, 1}).value();
+  std::vector<FabricEvent> events(64);
+  const auto next = [&](Kind kind) {
+    for (const Time end = now() + kPatience; now() < end;) {
+      std::array<pollfd, 2> fds{pollfd{source->wait_fd(), POLLIN, 0},
+                                pollfd{reader->wait_fd(), POLLIN, 0}};
+      const bool busy = source->busy() || reader->busy();
+      if (!busy && ::poll(fds.data(), fds.size(), 10000) == 0) return false;
+      source->poll(events);
+      const std::size_t count = reader->poll(events);
+      if (std::any_of(events.begin(), events.begin() + static_cast<std::ptrdiff_t>(count),
+                      [&](const FabricEvent& e) { return e.kind == kind; })) {
+        return true;
+      }
+    }
+    return false;
+  };
+  ASSERT_TRUE(next(Kind::kConnected));
+  const std::uint64_t half = pool.size() / 2;
+  for (std::uint32_t round = 1; round <= 20; ++round) {
+    for (std::uint64_t i = 0; i < half; ++i) pool[i] = testing::pattern(i, round);
+    Read read;
+    read.from = outbound;
+    read.local_offset = half;
+    read.length = round % 2 == 0 ? half : 4096;  // more than sockets hold, and less
+    ASSERT_TRUE(reader->post_read(read));
+    ASSERT_TRUE(next(Kind::kReadDone)) << round;
+    ASSERT_EQ(std::memcmp(pool.data(), pool.data() + half, read.length), 0) << round;
+  }
 }
 
 TEST(LibfabricOffer, ComesBackAsItWasAndIsKnownWhenDamaged) {

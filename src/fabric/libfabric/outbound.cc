@@ -78,8 +78,8 @@ Status Outbound::check_offer(const Device& device) const {
   };
   const Traits& traits = device.traits();
   if (access() == Access::kRead && !traits.reads) {
-    return fail(Errc::kUnsupported,
-                fmt::format("offer: of reads, which provider {} does not have", traits.provider));
+    return fail(Errc::kUnsupported, fmt::format("offer: of reads, fabric provider {} has none: {}",
+                                                traits.provider, traits.why_no_reads));
   }
   if (offer_.provider != traits.provider) {
     return differs("fabric provider", traits.provider, offer_.provider);

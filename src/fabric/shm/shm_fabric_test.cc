@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
@@ -88,8 +89,8 @@ struct Joined {
   OutboundId outbound;
   Bytes offer;
 };
-Joined join(Peer& writer, Peer& receiver) {
-  auto inbound = receiver.node.open_inbound(PeerId{"p", 1}, Access::kWrite).value();
+Joined join(Peer& writer, Peer& receiver, Access access = Access::kWrite) {
+  auto inbound = receiver.node.open_inbound(PeerId{"p", 1}, access).value();
   const std::size_t before = writer.count(Kind::kConnected);
   const OutboundId outbound =
       writer.node.connect(PeerId{"d", 1}, inbound.offer, receiver.node.regions()).value();
@@ -146,7 +147,11 @@ class FakeReceiver {
               0);
     EXPECT_EQ(::listen(listener_.get(), 8), 0);
   }
-  Bytes offer() const { return encode(offer_); }
+  Bytes offer(Access access = Access::kWrite) const {
+    Offer offer = offer_;
+    offer.access = access;
+    return encode(offer);
+  }
   void accept() { connection_.reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
   void answer(const Bytes& bytes, const std::vector<int>& fds = {}) {
     Bytes copy = bytes;
@@ -675,6 +680,159 @@ TEST(ShmLife, PastTheMostInboundsTheNextIsRefusedAndServedOnceThereIsRoom) {
   EXPECT_EQ(refused.error().message, "4096 inbounds are open, the most allowed");
   node->fence_inbound(open.front());
   EXPECT_TRUE(node->open_inbound(PeerId{"p", 9999}, Access::kWrite));
+}
+
+// Reads.
+
+Read read(OutboundId from, std::uint64_t length) {
+  Read read;
+  read.from = from;
+  read.length = length;
+  return read;
+}
+
+TEST(ShmReads, MoveAtMostOneSliceAPoll) {
+  const auto source_node = local_node();
+  const auto reader_node = local_node();
+  Peer source(*source_node);
+  Peer reader(*reader_node);
+  const Joined joined = join(reader, source, Access::kRead);
+  source_node->fill(0, kPoolBytes, 1);
+  while (reader_node->busy()) reader.pump();
+  ASSERT_TRUE(reader_node->post_reads({read(joined.outbound, kPoolBytes)}).status);
+  constexpr std::uint64_t kSlice = 256 << 10;
+  for (std::uint64_t polls = 1; polls <= kPoolBytes / kSlice; ++polls) {
+    EXPECT_TRUE(reader_node->busy());
+    reader.pump();
+    EXPECT_TRUE(reader_node->read(0, polls * kSlice) == pattern(0, polls * kSlice, 1));
+    EXPECT_TRUE(reader_node->read(polls * kSlice, kPoolBytes - polls * kSlice) ==
+                Bytes(kPoolBytes - polls * kSlice));
+  }
+  ASSERT_TRUE(until({&reader}, [&] { return reader.count(Kind::kReadDone) == 1; }));
+  EXPECT_FALSE(reader_node->busy());
+}
+
+TEST(ShmReads, NeedNothingOfASourceThatIsStopped) {
+  for (const Memory memory : {Memory::kSealedMemfd, Memory::kPrivate}) {
+    const auto source_node = remote_node(memory);
+    const auto reader_node = local_node();
+    Peer source(*source_node);
+    Peer reader(*reader_node);
+    const Joined joined = join(reader, source, Access::kRead);
+    source_node->fill(0, kPoolBytes, 4);
+    source_node->signal(SIGSTOP);
+    ASSERT_TRUE(reader_node->post_reads({read(joined.outbound, kPoolBytes)}).status);
+    ASSERT_TRUE(until({&reader}, [&] { return reader.count(Kind::kReadDone) == 1; }));
+    EXPECT_TRUE(reader_node->read(0, kPoolBytes) == pattern(0, kPoolBytes, 4));
+  }
+}
+
+TEST(ShmReads, AReaderHoldsTheMemoryReadOnly) {
+  const auto source_node = remote_node();
+  const auto reader_node = local_node();
+  Peer source(*source_node);
+  Peer reader(*reader_node);
+  join(reader, source, Access::kRead);
+  std::ifstream maps("/proc/self/maps");
+  int mapped = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:fabric-test") == std::string::npos) continue;
+    mapped += line.find(" r--s ") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(mapped, 1);
+}
+
+// What a source gives away: descriptors of which no writable mapping can be made.
+TEST(ShmReads, TheDescriptorsOfAReaderDoNotWrite) {
+  for (const Access access : {Access::kWrite, Access::kRead}) {
+    const auto source_node = local_node();
+    Peer source(*source_node);
+    const Bytes offer = source_node->open_inbound(PeerId{"q", 1}, access).value().offer;
+    const UniqueFd rogue = raw_connect(offer);
+    ASSERT_TRUE(say(rogue, encode(Hello{access, decode_offer(offer).value().token})));
+    for (int i = 0; i < 5; ++i) source.pump();
+    Bytes bytes(4096);
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+    iovec part{bytes.data(), bytes.size()};
+    msghdr head{};
+    head.msg_iov = &part;
+    head.msg_iovlen = 1;
+    head.msg_control = control.data();
+    head.msg_controllen = control.size();
+    ASSERT_GT(::recvmsg(rogue.get(), &head, 0), 0);
+    ASSERT_NE(CMSG_FIRSTHDR(&head), nullptr);
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&head)), sizeof fd);
+    const UniqueFd owned(fd);
+    const auto maps = [&](int rights) {
+      void* data = ::mmap(nullptr, 4096, rights, MAP_SHARED, fd, 0);
+      if (data == MAP_FAILED) return false;
+      ::munmap(data, 4096);
+      return true;
+    };
+    EXPECT_TRUE(maps(PROT_READ));
+    EXPECT_EQ(maps(PROT_READ | PROT_WRITE), access == Access::kWrite);
+  }
+}
+
+TEST(ShmReads, AnOfferBentToTheOtherAccessIsRefusedByName) {
+  for (const Access access : {Access::kWrite, Access::kRead}) {
+    const auto source_node = local_node();
+    const auto reader_node = local_node();
+    Peer source(*source_node);
+    Peer reader(*reader_node);
+    Offer bent =
+        decode_offer(source_node->open_inbound(PeerId{"p", 1}, access).value().offer).value();
+    bent.access = access == Access::kWrite ? Access::kRead : Access::kWrite;
+    ASSERT_TRUE(reader_node->connect(PeerId{"d", 1}, encode(bent), source_node->regions()));
+    ASSERT_TRUE(until({&reader, &source}, [&] { return reader.count(Kind::kConnectFailed) == 1; }));
+    EXPECT_THAT(
+        reader.events[0].error,
+        HasSubstr(access == Access::kWrite ? "the offer grants writes, it was used for reads"
+                                           : "the offer grants reads, it was used for writes"));
+  }
+}
+
+TEST(ShmReads, AReaderThatSendsImmediatesLosesItsConnectionAndIsNotHeard) {
+  const auto source_node = local_node();
+  Peer source(*source_node);
+  const Bytes offer = source_node->open_inbound(PeerId{"q", 1}, Access::kRead).value().offer;
+  const UniqueFd rogue = raw_connect(offer);
+  ASSERT_TRUE(say(rogue, encode(Hello{Access::kRead, decode_offer(offer).value().token})));
+  for (int i = 0; i < 5; ++i) source.pump();
+  EXPECT_FALSE(hung_up(rogue));
+  ASSERT_TRUE(say(rogue, Bytes(4)));
+  ASSERT_TRUE(until({&source}, [&] { return hung_up(rogue); }));
+  EXPECT_TRUE(source.events.empty());
+}
+
+TEST(ShmReads, AnAddressWhereNothingIsMappedFailsTheRead) {
+  const auto node = local_node();
+  Peer reader(*node);
+  FakeReceiver source;
+  const OutboundId outbound =
+      node->connect(PeerId{"p", 1}, source.offer(Access::kRead), {one_region(kPoolBytes)}).value();
+  source.accept();
+  source.answer(encode(Welcome{{RegionPlace{kPoolBytes, 4096, kNoMemfd, 0}}}));
+  ASSERT_TRUE(until({&reader}, [&] { return reader.count(Kind::kConnected) == 1; }));
+  ASSERT_TRUE(node->post_reads({read(outbound, 100)}).status);
+  ASSERT_TRUE(until({&reader}, [&] { return reader.count(Kind::kOutboundClosed) == 1; }));
+  ASSERT_EQ(reader.count(Kind::kReadFailed), 1U);
+  EXPECT_THAT(reader.events[1].error, HasSubstr("process_vm_readv moved"));
+  EXPECT_TRUE(reader.events[1].over);
+}
+
+TEST(ShmReads, PrivateMemoryOfADeadSourceIsNotRead) {
+  const auto source_node = remote_node(Memory::kPrivate);
+  const auto reader_node = local_node();
+  Peer source(*source_node);
+  Peer reader(*reader_node);
+  const Joined joined = join(reader, source, Access::kRead);
+  ASSERT_TRUE(reader_node->post_reads({read(joined.outbound, kPoolBytes)}).status);
+  reader.pump();
+  source_node->signal(SIGKILL);
+  ASSERT_TRUE(until({&reader}, [&] { return reader.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_EQ(reader.count(Kind::kReadFailed), 1U);
 }
 
 }  // namespace

@@ -285,5 +285,182 @@ TEST(Sim, ItsDescriptorIsReadableWhileEventsWait) {
   EXPECT_FALSE(world.d.fabric->busy());
 }
 
+// Reads: D takes P's bytes.
+struct ReadWorld {
+  explicit ReadWorld(std::uint64_t seed, const Options& options = {})
+      : network(seed, options), p(network, "p"), d(network, "d") {
+    inbound = p.fabric->open_inbound(d.id, Access::kRead).value();
+    outbound = d.fabric->connect(p.id, inbound.offer, p.regions).value();
+    network.settle();
+    EXPECT_EQ(d.take().at(0).kind, Kind::kConnected);
+    paint(p, 1);
+  }
+  static void paint(Party& party, int value) {
+    std::fill(party.memory.begin(), party.memory.end(), std::byte(value));
+  }
+  void post(std::uint64_t context) {
+    Read read;
+    read.from = outbound;
+    read.length = kBytes;
+    read.context = context;
+    ASSERT_TRUE(d.fabric->post_read(read));
+  }
+  // Steps until D is told something of this kind.
+  FabricEvent until(Kind kind) {
+    while (network.step()) {
+      for (FabricEvent& event : d.take()) {
+        if (event.kind == kind) return event;
+      }
+    }
+    ADD_FAILURE() << "nothing of the kind";
+    return {};
+  }
+  Network network;
+  Party p;
+  Party d;
+  Fabric::Inbound inbound;
+  OutboundId outbound;
+};
+
+TEST(SimReads, BringBytesOfSeveralMomentsInPiecesAndOutOfOrder) {
+  bool overtaken = false;
+  bool torn = false;
+  bool of_two_moments = false;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    ReadWorld world(seed);
+    world.post(0);
+    world.post(1);
+    std::vector<std::uint64_t> order;
+    for (int steps = 0; world.network.step(); ++steps) {
+      if (steps == 3) ReadWorld::paint(world.p, 2);
+      const bool zeros = !world.d.none(std::byte{0});
+      torn |= zeros && !world.d.all(std::byte{0});
+      for (const FabricEvent& event : world.d.take()) {
+        EXPECT_EQ(event.kind, Kind::kReadDone);
+        EXPECT_FALSE(zeros);
+        of_two_moments |= !world.d.none(std::byte{1}) && !world.d.none(std::byte{2});
+        order.push_back(event.context);
+      }
+    }
+    EXPECT_EQ(order.size(), 2U);
+    overtaken |= order == std::vector<std::uint64_t>{1, 0};
+    EXPECT_TRUE(world.p.take().empty());
+  }
+  EXPECT_TRUE(overtaken);
+  EXPECT_TRUE(torn);
+  EXPECT_TRUE(of_two_moments);
+}
+
+TEST(SimReads, AFailedOneLandsUntilItIsOverOrItsOutboundIsClosed) {
+  bool landed_late = false;
+  bool was_over = false;
+  bool landed_all_the_same = false;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    ReadWorld world(seed);
+    world.network.fail_reads(world.d.id, world.p.id, 1);
+    world.post(7);
+    const FabricEvent failed = world.until(Kind::kReadFailed);
+    EXPECT_EQ(failed.context, 7U);
+    landed_all_the_same |= !world.d.none(std::byte{1});
+    was_over |= failed.over;
+    if (seed % 2 == 0) {
+      world.d.fabric->close_outbound(world.outbound);
+      world.until(Kind::kOutboundClosed);
+    }
+    const Bytes before = world.d.memory;
+    world.network.settle();
+    if (seed % 2 == 0 || failed.over) {
+      EXPECT_EQ(world.d.memory, before) << seed;
+    } else {
+      landed_late |= world.d.memory != before;
+    }
+  }
+  EXPECT_TRUE(landed_all_the_same);
+  EXPECT_TRUE(was_over);
+  EXPECT_TRUE(landed_late);
+}
+
+TEST(SimReads, TakeNothingAfterTheFence) {
+  bool landed_after = false;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    ReadWorld world(seed);
+    for (std::uint64_t i = 0; i < 4; ++i) world.post(i);
+    for (std::uint64_t steps = seed % 6; steps > 0; --steps) world.network.step();
+    world.network.fence(world.p.id, world.d.id);
+    EXPECT_EQ(world.p.take().back().kind, Kind::kInboundFenced);
+    ReadWorld::paint(world.p, 2);
+    const Bytes before = world.d.memory;
+    world.until(Kind::kOutboundClosed);
+    EXPECT_TRUE(world.d.none(std::byte{2}));
+    landed_after |= world.d.memory != before;
+  }
+  EXPECT_TRUE(landed_after);  // what had left P before
+}
+
+TEST(SimReads, AHeldLinkKeepsTheBytesOrTheDemand) {
+  ReadWorld world(3);
+  world.network.hold(world.p.id, world.d.id, true);
+  world.post(0);
+  world.network.settle();  // taken, and on the way
+  ReadWorld::paint(world.p, 2);
+  EXPECT_TRUE(world.d.all(std::byte{0}));
+  world.network.hold(world.p.id, world.d.id, false);
+  world.until(Kind::kReadDone);
+  EXPECT_TRUE(world.d.all(std::byte{1}));
+  world.network.hold(world.d.id, world.p.id, true);
+  world.post(1);
+  world.network.settle();
+  EXPECT_TRUE(world.d.take().empty());
+  world.network.hold(world.d.id, world.p.id, false);
+  world.until(Kind::kReadDone);
+  EXPECT_TRUE(world.d.all(std::byte{2}));
+}
+
+TEST(SimReads, ADeadSourceIsNotTakenFromAndADeadReaderGetsNothing) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    ReadWorld world(seed);
+    for (std::uint64_t i = 0; i < 4; ++i) world.post(i);
+    for (std::uint64_t steps = seed % 6; steps > 0; --steps) world.network.step();
+    Party& dies = seed % 2 == 0 ? world.p : world.d;
+    world.network.crash(dies.id);
+    ReadWorld::paint(world.p, 2);
+    const Bytes before = world.d.memory;
+    if (seed % 2 == 0) {
+      EXPECT_FALSE(world.until(Kind::kOutboundClosed).error.empty());
+    }
+    world.network.settle();
+    EXPECT_TRUE(world.d.none(std::byte{2}));
+    if (seed % 2 == 1) {
+      EXPECT_EQ(world.d.memory, before);
+      EXPECT_EQ(world.p.take().back().kind, Kind::kInboundFenced);
+    }
+  }
+}
+
+TEST(SimReads, AnOfferBentToTheOtherAccessIsRefusedByName) {
+  for (const Access access : {Access::kWrite, Access::kRead}) {
+    ReadWorld world(1);
+    Bytes offer = world.p.fabric->open_inbound(world.d.id, access).value().offer;
+    offer[offer.size() - 8] ^= std::byte{3};  // the access: 1 or 2
+    ASSERT_TRUE(world.d.fabric->connect(world.p.id, offer, world.p.regions));
+    const std::string why = world.until(Kind::kConnectFailed).error;
+    EXPECT_EQ(why, access == Access::kWrite ? "the offer grants writes, it was used for reads"
+                                            : "the offer grants reads, it was used for writes");
+  }
+}
+
+TEST(SimReads, AreRefusedWhereTheFabricHasNone) {
+  Options options;
+  options.reads = false;
+  World world(1, options);
+  EXPECT_FALSE(world.d.fabric->capabilities().reads);
+  EXPECT_EQ(world.d.fabric->open_inbound(world.p.id, Access::kRead).error().code,
+            Errc::kUnsupported);
+  Read read;
+  read.from = world.outbound;
+  read.length = 8;
+  EXPECT_EQ(world.p.fabric->post_read(read).error().code, Errc::kUnsupported);
+}
+
 }  // namespace
 }  // namespace baton::fabric::sim
