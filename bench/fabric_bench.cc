@@ -48,16 +48,19 @@ void hear(int fd, void* data, std::size_t bytes) {
   BATON_CHECK(::recv(fd, data, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes));
 }
 
-// D: sleeps on the fabric's descriptor as an idle owner thread does, and tells when it was told.
+// D: sleeps on the fabric's descriptor as an idle owner thread does, and tells when it was told. It
+// may be read too.
 [[noreturn]] void receive(int control) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const PoolMemory pool = PoolMemory::create("bench-d", kPoolBytes).value();
   const auto fabric = shm::make_shm_fabric().value();
   BATON_CHECK(fabric->register_regions(std::vector{region_of(pool)}));
-  const auto inbound = fabric->open_inbound(PeerId{"p", 1}, Access::kWrite).value();
-  const std::size_t size = inbound.offer.size();
-  say(control, &size, sizeof size);
-  say(control, inbound.offer.data(), size);
+  for (const Access access : {Access::kWrite, Access::kRead}) {
+    const auto inbound = fabric->open_inbound(PeerId{"p", 1}, access).value();
+    const std::size_t size = inbound.offer.size();
+    say(control, &size, sizeof size);
+    say(control, inbound.offer.data(), size);
+  }
   std::vector<FabricEvent> events(64);
   while (true) {
     if (!fabric->busy()) {
@@ -83,15 +86,13 @@ class Sender {
         events_(64) {
     for (std::uint64_t i = 0; i < kPoolBytes; i += 8) std::memcpy(source_.data() + i, &i, sizeof i);
     BATON_CHECK(fabric_->register_regions(std::vector{region_of(source_)}));
-    std::size_t size = 0;
-    hear(control_, &size, sizeof size);
-    Bytes offer(size);
-    hear(control_, offer.data(), size);
-    outbound_ = fabric_->connect(PeerId{"d", 1}, offer, std::vector{region_of(source_)}).value();
+    outbound_ = hear_and_connect();
     const Time began = now();
-    while (!connected_) poll();
+    while (connected_ < 1) poll();
     while (fabric_->busy()) poll();
     warm_ms_ = std::chrono::duration<double, std::milli>(now() - began).count();
+    reads_from_ = hear_and_connect();
+    while (connected_ < 2 || fabric_->busy()) poll();
   }
   double warm_ms() const { return warm_ms_; }
 
@@ -109,6 +110,27 @@ class Sender {
     }
     while (completed_ < target) poll();
     return std::chrono::duration<double>(ping() - began).count();
+  }
+  // Seconds from the first post to the last completion, for all of the pool in pieces: the same
+  // bytes the other way, over our own.
+  double pull(const std::vector<std::uint64_t>& from, const std::vector<std::uint64_t>& to,
+              std::uint64_t piece) {
+    const Time began = now();
+    const std::uint64_t target = completed_ + from.size();
+    Read read;
+    read.from = reads_from_;
+    read.length = piece;
+    for (std::size_t i = 0; i < from.size();) {
+      read.remote_offset = from[i] * piece;
+      read.local_offset = to[i] * piece;
+      if (fabric_->post_read(read)) {
+        ++i;
+      } else {
+        poll();
+      }
+    }
+    while (completed_ < target) poll();
+    return std::chrono::duration<double>(now() - began).count();
   }
   double copy(const std::vector<std::uint64_t>& from, const std::vector<std::uint64_t>& to,
               std::uint64_t piece) {
@@ -129,6 +151,13 @@ class Sender {
   }
 
  private:
+  OutboundId hear_and_connect() {
+    std::size_t size = 0;
+    hear(control_, &size, sizeof size);
+    Bytes offer(size);
+    hear(control_, offer.data(), size);
+    return fabric_->connect(PeerId{"d", 1}, offer, std::vector{region_of(source_)}).value();
+  }
   bool post(std::uint64_t from, std::uint64_t to, std::uint64_t bytes,
             std::optional<std::uint32_t> immediate) {
     Write write;
@@ -142,10 +171,9 @@ class Sender {
   void poll() {
     const std::size_t n = fabric_->poll(events_);
     for (std::size_t i = 0; i < n; ++i) {
-      BATON_CHECK(events_[i].kind == Kind::kWriteDone || events_[i].kind == Kind::kConnected, "{}",
-                  events_[i].error);
-      if (events_[i].kind == Kind::kWriteDone) ++completed_;
-      if (events_[i].kind == Kind::kConnected) connected_ = true;
+      const bool done = events_[i].kind == Kind::kWriteDone || events_[i].kind == Kind::kReadDone;
+      BATON_CHECK(done || events_[i].kind == Kind::kConnected, "{}", events_[i].error);
+      ++(done ? completed_ : connected_);
     }
   }
 
@@ -155,7 +183,8 @@ class Sender {
   std::unique_ptr<Fabric> fabric_;
   std::vector<FabricEvent> events_;
   OutboundId outbound_;
-  bool connected_ = false;
+  OutboundId reads_from_;
+  std::uint64_t connected_ = 0;
   std::uint64_t completed_ = 0;
   double warm_ms_ = 0;
 };
@@ -165,7 +194,11 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void bandwidth(Sender& sender, const char* name, std::uint64_t piece, bool shuffled) {
+using Way = double (Sender::*)(const std::vector<std::uint64_t>&, const std::vector<std::uint64_t>&,
+                               std::uint64_t);
+
+void bandwidth(Sender& sender, const char* name, std::uint64_t piece, bool shuffled,
+               Way way = &Sender::push) {
   std::vector<std::uint64_t> from(kPoolBytes / piece);
   std::iota(from.begin(), from.end(), 0);
   std::vector<std::uint64_t> to = from;
@@ -177,14 +210,14 @@ void bandwidth(Sender& sender, const char* name, std::uint64_t piece, bool shuff
     }
   }
   sender.copy(from, to, piece);
-  sender.push(from, to, piece);
+  (sender.*way)(from, to, piece);
   std::vector<double> copies;
-  std::vector<double> pushes;
+  std::vector<double> moves;
   std::vector<double> ratios;
   for (int round = 0; round < kRounds; ++round) {
     copies.push_back(sender.copy(from, to, piece));
-    pushes.push_back(sender.push(from, to, piece));
-    ratios.push_back(copies.back() / pushes.back());
+    moves.push_back((sender.*way)(from, to, piece));
+    ratios.push_back(copies.back() / moves.back());
   }
   const double bytes = static_cast<double>(from.size() * piece);
   const double reference = bytes / median(copies) / 1e9;
@@ -195,7 +228,7 @@ void bandwidth(Sender& sender, const char* name, std::uint64_t piece, bool shuff
       "\"{} pieces of {} bytes; reference: memcpy of the same; ratio of pairs {:.2f} to {:.2f}; "
       "this median alone {:.3f}\"}}\n",
       name, reference * median(ratios), reference, from.size(), piece, ratios.front(),
-      ratios.back(), bytes / median(pushes) / 1e9);
+      ratios.back(), bytes / median(moves) / 1e9);
 }
 
 void latency(Sender& sender, const char* name, std::uint64_t bytes) {
@@ -227,6 +260,8 @@ int run() {
     bandwidth(sender, "shm_bandwidth", 256 << 10, false);
     bandwidth(sender, "shm_bandwidth_256k_shuffled", 256 << 10, true);
     bandwidth(sender, "shm_bandwidth_16k_shuffled", 16 << 10, true);
+    bandwidth(sender, "shm_read_bandwidth", 256 << 10, false, &Sender::pull);
+    bandwidth(sender, "shm_read_bandwidth_16k_shuffled", 16 << 10, true, &Sender::pull);
     latency(sender, "shm_immediate_us", 0);
     latency(sender, "shm_write_16k_us", 16 << 10);
     fmt::print(
