@@ -478,6 +478,8 @@ void DecodeSide::Impl::free_row(std::uint32_t index) {
   const std::uint32_t peer = a.peer;
   const std::uint32_t generation = a.generation;
   credits_free += a.credits;
+  peers[peer].credits -= a.credits;
+  --peers[peer].rows;
   attempt_timers.clear(index);
   a = Attempt{};
   a.generation = (generation + 1) & Slot::kGenerationMask;  // [I6]

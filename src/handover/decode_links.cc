@@ -295,6 +295,8 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     into.connection = from.connection;
     into.state = from.state;
     into.users += from.users;
+    into.rows += from.rows;
+    into.credits += from.credits;
     into.heard = from.heard;
     into.spoke = from.spoke;
     for (Attempt& a : attempts) {
