@@ -228,8 +228,11 @@ void DecodeSide::Impl::refuse_peer(std::uint32_t index, const std::string& field
 
 void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& ack, Time now) {
   const PeerAddress address = peers[index].address;
-  if (!address.engine_id.empty() && ack.from.engine_id != address.engine_id) {
-    return refuse_peer(index, "engine_id", address.engine_id, ack.from.engine_id, now);
+  // Who was met once is known by that name, whether or not the address said one.
+  const std::string name =
+      peers[index].id.incarnation != 0 ? peers[index].id.engine_id : address.engine_id;
+  if (!name.empty() && ack.from.engine_id != name) {
+    return refuse_peer(index, "engine_id", name, ack.from.engine_id, now);
   }
   if (const auto mismatch = wire::check_handshake(hello(), ack, Role::kProducer)) {
     return refuse_peer(index, mismatch->field, mismatch->ours, mismatch->theirs, now);
@@ -288,6 +291,8 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     }
     Peer& into = peers[other];
     Peer& from = peers[index];
+    // It was never met under another identity, and of this one `other` holds the only session.
+    BATON_CHECK(!from.inbound, "[I1] a session of {} would be lost", id.to_string());
     if (into.link != kNoLink) port.hang_up(into.link);
     if (into.state == Peer::State::kReady) metrics.peers_connected.add(-1);
     into.link = from.link;

@@ -126,7 +126,8 @@ Result<Fabric::Inbound> ChoiceFabric::open_inbound(const PeerId& writer) {
   for (Child& child : children_) {
     Result<Inbound> part = child.fabric->open_inbound(writer);
     if (!part) {
-      // The others go back: nobody has their offers.
+      // The others go back: nobody has their offers. Without others no fence would end the row.
+      if (in.parts.empty()) return part;
       inbounds_.emplace(id.value, std::move(in));
       fence_inbound(id);
       return part;
