@@ -165,7 +165,6 @@ struct DecodeSide::Impl {
   void set_peer_timer(std::uint32_t index, Time now);
   Time peer_deadline(const Peer& peer) const;
   bool ready(const Attempt& a) const;
-  wire::Hello hello() const;
   template <typename M>
   void send(Peer& peer, const M& message, Time now) {
     port.send(peer.link, encoder.encode(message));

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/failure_log.h"
 #include "handover/decode_impl.h"
+#include "handover/greeting.h"
 
 namespace baton::handover {
 namespace {
@@ -186,24 +187,9 @@ void DecodeSide::Impl::give_up(std::uint32_t index, Cause cause, std::string_vie
 
 // ---- the handshake ----
 
-wire::Hello DecodeSide::Impl::hello() const {
-  wire::Hello out;
-  out.version = config.version_max;
-  out.version_min = std::min(wire::kVersionMin, config.version_max);
-  out.from = config.id;
-  out.mode = config.mode;
-  out.role = config.role;
-  out.fabric = config.fabric;
-  out.verify = config.verify_blocks;
-  out.peer_timeout = config.peer_timeout;
-  out.lease = config.lease;
-  out.geometry = config.geometry;
-  return out;
-}
-
 void DecodeSide::Impl::send_hello(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
-  wire::Hello out = hello();
+  wire::Hello out = greeting(config);
   if (!peer.inbound) peer.session = next_session++;
   out.session = peer.session;
   out.connection = peer.connection = next_connection++;
@@ -234,7 +220,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   if (!name.empty() && ack.from.engine_id != name) {
     return refuse_peer(index, "engine_id", name, ack.from.engine_id, now);
   }
-  if (const auto mismatch = wire::check_handshake(hello(), ack, Role::kProducer)) {
+  if (const auto mismatch = wire::check_handshake(greeting(config), ack, Role::kProducer)) {
     return refuse_peer(index, mismatch->field, mismatch->ours, mismatch->theirs, now);
   }
   const std::uint64_t expected =
@@ -251,7 +237,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   Peer& peer = peers[index];
   peer.id = ack.from;
   peer.verify = config.verify_blocks && ack.verify;
-  peer.version = wire::spoken_version(hello(), ack);
+  peer.version = wire::spoken_version(greeting(config), ack);
   peer.memory = peer.version >= wire::kMemorySince ? ack.connection : 0;
   peer.ping_gap = Duration(std::min(config.peer_timeout, ack.peer_timeout)) / 4;
   peer.ping_gap = std::max(peer.ping_gap, Duration(std::chrono::milliseconds(1)));

@@ -212,7 +212,6 @@ struct PrefillSide::Impl {
   void peer_time(std::uint32_t index, Time now);
   void strangers_time(Time now);
   Time peer_deadline(const Peer& peer) const;
-  wire::Hello hello() const;
   template <typename M>
   void send(std::uint32_t index, const M& message, Time now) {
     Peer& peer = peers[index];

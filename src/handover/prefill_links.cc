@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/failure_log.h"
+#include "handover/greeting.h"
 #include "handover/prefill_impl.h"
 
 namespace baton::handover {
@@ -62,25 +63,10 @@ void PrefillSide::Impl::on_stranger(std::size_t index, const Result<wire::Messag
   on_hello(link, *hello, now);
 }
 
-wire::Hello PrefillSide::Impl::hello() const {
-  wire::Hello out;
-  out.version = config.version_max;
-  out.version_min = std::min(wire::kVersionMin, config.version_max);
-  out.from = config.id;
-  out.mode = config.mode;
-  out.role = config.role;
-  out.fabric = config.fabric;
-  out.verify = config.verify_blocks;
-  out.peer_timeout = config.peer_timeout;
-  out.lease = config.lease;
-  out.geometry = config.geometry;
-  return out;
-}
-
 void PrefillSide::Impl::on_hello(LinkId link, const wire::Hello& theirs, Time now) {
   wire::Refuse refuse;
   refuse.text = "handshake refused by the prefill side";
-  if (const auto mismatch = wire::check_handshake(hello(), theirs, Role::kConsumer)) {
+  if (const auto mismatch = wire::check_handshake(greeting(config), theirs, Role::kConsumer)) {
     refuse.field = mismatch->field;
     refuse.ours = mismatch->ours;
     refuse.theirs = mismatch->theirs;
@@ -181,8 +167,8 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
   peer.ping_gap = std::max(Duration(std::min(config.peer_timeout, theirs.peer_timeout)) / 4,
                            Duration(std::chrono::milliseconds(1)));
   port.trust(link);
-  wire::HelloAck ack{hello()};
-  ack.version = peer.version = wire::spoken_version(hello(), theirs);
+  wire::HelloAck ack{greeting(config)};
+  ack.version = peer.version = wire::spoken_version(greeting(config), theirs);
   if (peer.version >= wire::kMemorySince) ack.connection = peer.first_connection;
   ack.expected = theirs.from;
   send(index, ack, now);

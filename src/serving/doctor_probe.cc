@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/boot_id.h"
 #include "base/unique_fd.h"
 #include "engine/kv_cache.h"
 #include "http/client.h"

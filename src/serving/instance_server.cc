@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/boot_id.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "http/server.h"

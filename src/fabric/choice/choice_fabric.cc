@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "base/boot_id.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "fabric/choice/menu.h"
@@ -23,13 +23,6 @@ using Kind = FabricEvent::Kind;
 
 std::string_view name_of(Carrier carrier) {
   return carrier == Carrier::kShm ? "shm" : "libfabric";
-}
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
 }
 
 class ChoiceFabric final : public Fabric {
