@@ -218,7 +218,7 @@ void PrefillSide::Impl::dispatch(std::uint32_t index, const wire::Message& messa
         } else if constexpr (std::is_same_v<M, wire::Cancel>) {
           on_cancel(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Credit>) {
-          on_credit(index, m, now);
+          on_credit(index, m);
         } else if constexpr (std::is_same_v<M, wire::Renew>) {
           on_renew(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Ping>) {
@@ -256,7 +256,7 @@ void PrefillSide::Impl::on_bad_stream(LinkId link, const Error& error, Time now)
   if (index == kNone) return;
   send(index, refuse, now);
   port.hang_up(link);
-  on_link_down(link, error.message, now);
+  on_link_down(link, now);
 }
 
 void PrefillSide::Impl::on_renew(std::uint32_t index, const wire::Renew& renew, Time now) {
@@ -360,7 +360,7 @@ void PrefillSide::Impl::drop_session(std::uint32_t index, Cause cause, const std
 
 // ---- loss ----
 
-void PrefillSide::Impl::on_link_down(LinkId link, std::string_view why, Time now) {
+void PrefillSide::Impl::on_link_down(LinkId link, Time now) {
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (strangers[i].link != link) continue;
     strangers.erase(strangers.begin() + static_cast<std::ptrdiff_t>(i));
@@ -373,7 +373,6 @@ void PrefillSide::Impl::on_link_down(LinkId link, std::string_view why, Time now
   peer.down_since = now;
   metrics.peers_connected.set(--peers_connected);
   peer_timers.set(index, peer_deadline(peer));
-  static_cast<void>(why);
 }
 
 void PrefillSide::Impl::on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now) {
