@@ -205,7 +205,8 @@ TEST(Trace, TimesThatNoClockShowsAreNotTold) {
   const std::string record =
       R"({"side":"prefill","engine_id":"p0","times":{
           "submitted":1000000,"ended":9223372036854775807,
-          "pieces_ready":[-9223372036854775808,18446744073709551615,1010000],"ready":-9223372036854775807,
+          "pieces_ready":[-9223372036854775808,18446744073709551615,1010000],
+          "ready":-9223372036854775807,
           "first_step":1000500,"first_token":18446744073709551615,"registered":1004000}})";
   for (const std::int64_t clock : {kMost, kLeast, std::int64_t{0}}) {
     const TraceSource source{"prefill", page(record, "elsewhere", clock), "", 1000000, 1000000};
