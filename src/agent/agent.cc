@@ -11,6 +11,7 @@
 #include "agent/make_agent.h"
 #include "agent/owner.h"
 #include "agent/peer_list.h"
+#include "agent/tcp.h"
 #include "agent/tls.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -258,6 +259,13 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
   if (const char* text = std::getenv("BATON_FAULT")) {
     const auto fault = Fault::parse(text);
     if (!fault) return tl::unexpected(fault.error());
+    // A test's knob that a service inherited: what it breaks is other hosts' KV.
+    if (const auto host = tcp::parse(options.host, options.port); !host || !host->is_loopback()) {
+      return fail(Errc::kInvalidArgument,
+                  fmt::format("BATON_FAULT is '{}' and host is '{}': writes are broken on purpose "
+                              "on loopback only, unset it",
+                              text, options.host));
+    }
     fabric = std::make_unique<FaultFabric>(std::move(fabric), *fault);
   }
   ok = fabric->register_regions(geometry.regions);

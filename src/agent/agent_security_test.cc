@@ -217,6 +217,17 @@ TEST_F(SecurityTest, OtherHostsAreListenedToWithKeysOnly) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(HasSubstr("warning")));
 }
 
+TEST_F(SecurityTest, AFaultOnPurposeStaysOnThisHost) {
+  ::setenv("BATON_FAULT", "flip_byte", 1);
+  AgentOptions options = prefill(psk());
+  EXPECT_EQ(created(options), "created");
+  options.host = "0.0.0.0";
+  const std::string refusal = created(options);
+  ::unsetenv("BATON_FAULT");
+  EXPECT_THAT(refusal,
+              AllOf(HasSubstr("BATON_FAULT is 'flip_byte'"), HasSubstr("host is '0.0.0.0'")));
+}
+
 TEST_F(SecurityTest, InsecureIsTakenAtItsWordAndWarnedAbout) {
   AgentOptions options = prefill({});
   options.host = "0.0.0.0";

@@ -5,6 +5,9 @@
 //   BATON_FAULT=drop_write[:n]    the n-th data write is reported as done and never made
 //   BATON_FAULT=hold_writes:PATH  data writes are held back while the file PATH exists
 //
+// An agent whose control channel listens beyond loopback refuses to start with it, and the others
+// warn.
+//
 // A data write is one with a length. Reads pass untouched. Whatever else the port promises is kept:
 // a held write is posted, and fails when its connection ends first.
 #pragma once

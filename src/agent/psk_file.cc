@@ -29,6 +29,7 @@ Status parse_key(std::string_view hex, std::vector<unsigned char>& key) {
                 fmt::format("the key has {} hex digits, {} to {} are wanted (an even number)",
                             hex.size(), 2 * kPskBytesMin, 2 * kPskBytesMax));
   }
+  key.reserve(hex.size() / 2);  // growing would leave copies behind
   for (std::size_t i = 0; i < hex.size(); i += 2) {
     const int high = nibble(hex[i]);
     const int low = nibble(hex[i + 1]);

@@ -4,6 +4,7 @@
 #include <openssl/pem.h>
 
 #include <cstring>
+#include <string_view>
 
 #include "agent/tls_impl.h"
 #include "base/check.h"
@@ -52,11 +53,12 @@ Status use_certificate(SSL_CTX* ctx, const Security& security) {
   if (SSL_CTX_use_certificate_chain_file(ctx, security.certificate_file.c_str()) != 1) {
     return wrong("certificate_file", security.certificate_file);
   }
-  const auto pem = read_secret_file("private_key_file", security.private_key_file);
+  auto pem = read_secret_file("private_key_file", security.private_key_file);
   if (!pem) return tl::unexpected(pem.error());
   const Owned<BIO, BIO_free_all> bytes(BIO_new_mem_buf(pem->data(), static_cast<int>(pem->size())));
   const Owned<EVP_PKEY, EVP_PKEY_free> key(
       PEM_read_bio_PrivateKey(bytes.get(), nullptr, no_passphrase, nullptr));
+  OPENSSL_cleanse(pem->data(), pem->size());
   if (!key || SSL_CTX_use_PrivateKey(ctx, key.get()) != 1) {
     return wrong("private_key_file", security.private_key_file);
   }
@@ -134,6 +136,11 @@ Status set_up_psk(Context::Impl& impl, const Security& security) {
   return {};
 }
 
+std::string_view text_of(const ASN1_STRING* string) {
+  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(string)),
+          static_cast<std::size_t>(ASN1_STRING_length(string))};
+}
+
 }  // namespace
 
 std::string error_text() {
@@ -143,9 +150,23 @@ std::string error_text() {
   return reason == nullptr ? "unknown error" : reason;
 }
 
+// Not X509_check_host(): an engine id is no host name. It is these bytes, in this case, and a '*'
+// in a certificate is a '*'.
 bool is_for(X509* certificate, const std::string& engine_id) {
-  return X509_check_host(certificate, engine_id.data(), engine_id.size(),
-                         X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, nullptr) == 1;
+  const Owned<GENERAL_NAMES, GENERAL_NAMES_free> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  bool has_names = false;
+  for (int i = 0; names && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_DNS) continue;
+    has_names = true;
+    if (text_of(name->d.dNSName) == engine_id) return true;
+  }
+  if (has_names) return false;
+  const X509_NAME* subject = X509_get_subject_name(certificate);
+  const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
+  return at >= 0 &&
+         text_of(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at))) == engine_id;
 }
 
 std::string subject_of(X509* certificate) {
@@ -161,11 +182,9 @@ std::string names_of(X509* certificate) {
   for (int i = 0; names && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type != GEN_DNS) continue;
-    const auto* text = ASN1_STRING_get0_data(name->d.dNSName);
-    const auto size = static_cast<std::size_t>(ASN1_STRING_length(name->d.dNSName));
     out += out.empty() ? "" : ", ";
-    for (std::size_t k = 0; k < size && out.size() < 256; ++k) {
-      out += text[k] >= ' ' && text[k] <= '~' ? static_cast<char>(text[k]) : '?';
+    for (const char c : text_of(name->d.dNSName)) {
+      if (out.size() < 256) out += c >= ' ' && c <= '~' ? c : '?';
     }
   }
   return out.empty() ? subject_of(certificate) : out;

@@ -41,7 +41,8 @@ struct Session::Callbacks {
 // What OpenSSL says of its latest error.
 std::string error_text();
 
-// Whether the certificate is for this engine id, and the names it carries.
+// Whether the certificate names this engine id byte for byte (a DNS name; where it has none, its
+// common name), and the names it carries.
 bool is_for(X509* certificate, const std::string& engine_id);
 std::string names_of(X509* certificate);
 std::string subject_of(X509* certificate);

@@ -88,6 +88,37 @@ TEST(Tls, CertificatesOfOnePoolMeet) {
   EXPECT_EQ(pair.listener->peer_names(), "decode-1");
 }
 
+// Two engine ids that are one host name to a browser are two engines here.
+TEST(Tls, ACertificateNamesItsEngineByteForByte) {
+  const PoolKeys keys;
+  for (const auto& [name, engine_id] : {std::pair{"*.pool", "d.pool"},
+                                        {"*", "d"},
+                                        {"decode-1", "Decode-1"},
+                                        {"DECODE", "decode"},
+                                        {"a.pool", ".pool"},
+                                        {"d.pool.", "d.pool"}}) {
+    EXPECT_THAT(problem(keys.certificate(std::string(name)), engine_id),
+                HasSubstr(std::string("it is for ") + name + ", and engine_id is '" + engine_id))
+        << name;
+  }
+  for (const char* name : {"*.pool", "d.pool", "Decode-1"}) {
+    EXPECT_EQ(problem(keys.certificate(std::string(name)), name), "created");
+  }
+  Pair pair(context(keys.certificate("d"), "d"), context(keys.certificate("*.pool"), "*.pool"));
+  pair.shake();
+  ASSERT_EQ(pair.dialed, Io::kDone) << pair.dialer->why();
+  EXPECT_FALSE(pair.dialer->may_be("p.pool"));
+  EXPECT_TRUE(pair.dialer->may_be("*.pool"));
+}
+
+TEST(Tls, TheCommonNameCountsWhereThereIsNoOtherAndByteForByte) {
+  const PoolKeys keys;
+  EXPECT_EQ(problem(keys.certificate(PoolKeys::Wish{}), "instance"), "created");
+  EXPECT_THAT(problem(keys.certificate(PoolKeys::Wish{}), "Instance"), HasSubstr("it is for"));
+  EXPECT_THAT(problem(keys.certificate(PoolKeys::Wish{.names = {"p"}}), "instance"),
+              HasSubstr("it is for p"));
+}
+
 TEST(Tls, ASharedKeyMeetsItself) {
   const PoolKeys keys;
   const auto line = PoolKeys::psk_line("pool-1", 1);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace baton {
 
@@ -12,6 +13,11 @@ using Duration = std::chrono::nanoseconds;
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
 inline constexpr Time kNever = Time::max();
+
+// Of two points as a Timeline holds them, in nanoseconds.
+inline double seconds_between(std::int64_t from, std::int64_t to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
 
 // The real clock. handover/ never calls it: it is told the time.
 inline Time now() {

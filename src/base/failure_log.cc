@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/printable.h"
+
 namespace baton::log {
 namespace {
 
@@ -17,12 +19,19 @@ Shared& shared() {
   return instance;
 }
 
+bool is_word(std::string_view cause) {
+  return !cause.empty() && cause.size() <= FailureLimiter::kCauseBytesMax &&
+         std::all_of(cause.begin(), cause.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+         });
+}
+
 }  // namespace
 
 FailureLimiter::Verdict FailureLimiter::admit(std::string_view cause, Time now) {
   auto at = entries_.find(cause);
   if (at == entries_.end()) {
-    const bool room = entries_.size() < kCausesMax;
+    const bool room = entries_.size() < kCausesMax && is_word(cause);
     at = entries_.emplace(room ? std::string(cause) : "other", Entry{}).first;
   }
   Entry& entry = at->second;
@@ -61,14 +70,9 @@ std::string field_text(const Field& field) {
   std::string quoted;
   for (const char c : field.value) {
     if (c == '"' || c == '\\') quoted += '\\';
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      quoted += c;
-    } else {
-      quoted += c == '\n' ? std::string("\\n") : fmt::format("\\x{:02x}", byte);
-    }
+    quoted += c;
   }
-  return fmt::format("{}=\"{}\"", field.key, quoted);
+  return fmt::format("{}=\"{}\"", field.key, printable(quoted));
 }
 
 void failure(Level level, std::string_view cause, std::initializer_list<Field> fields) {
@@ -81,7 +85,8 @@ void failure(Level level, std::string_view cause, std::initializer_list<Field> f
     write(level, fmt::format("failure cause={} suppressed={}", other, suppressed));
   }
   if (!verdict.tell || !enabled(level)) return;
-  std::string line = fmt::format("failure cause={}", cause);
+  std::string line = "failure ";
+  line += field_text({"cause", cause.substr(0, FailureLimiter::kCauseBytesMax)});
   for (const Field& field : fields) {
     if (!field.value.empty()) line.append(" ").append(field_text(field));
   }

@@ -27,7 +27,9 @@ struct Field {
   std::string_view value;  // left out where it is empty
 };
 
-// `cause` is one of a closed set of words.
+// `cause` is one of a closed set of words. It may come from another process: what is no word of up
+// to kCauseBytesMax lower-case letters, digits and '_' is told escaped, and limited and counted as
+// "other".
 void failure(Level level, std::string_view cause, std::initializer_list<Field> fields);
 
 struct FailureCount {
@@ -43,6 +45,7 @@ class FailureLimiter {
   static constexpr std::uint32_t kLinesMax = 10;
   static constexpr Duration kWindow = std::chrono::seconds(10);
   static constexpr std::size_t kCausesMax = 64;  // more share one entry, "other"
+  static constexpr std::size_t kCauseBytesMax = 64;
 
   struct Verdict {
     bool tell = false;
@@ -65,7 +68,8 @@ class FailureLimiter {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// key=value with quotes where a reader of fields needs them.
+// key=value with quotes where a reader of fields needs them, and nothing in it that a terminal
+// would act on.
 std::string field_text(const Field& field);
 
 }  // namespace baton::log

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 namespace baton::log {
 namespace {
 
@@ -40,7 +43,7 @@ TEST(FailureLog, WhatWasCutIsToldWithTheNextFailureOfAnyCause) {
 TEST(FailureLog, EveryFailureIsCountedAndTheTableStaysSmall) {
   FailureLimiter limiter;
   for (std::uint32_t i = 0; i < 30; ++i) limiter.admit("fabric", kStart);
-  for (int i = 0; i < 500; ++i) limiter.admit("cause " + std::to_string(i), kStart);
+  for (int i = 0; i < 500; ++i) limiter.admit("cause_" + std::to_string(i), kStart);
   std::uint64_t total = 0, suppressed = 0;
   for (const FailureCount& count : limiter.counts()) {
     total += count.total;
@@ -49,6 +52,33 @@ TEST(FailureLog, EveryFailureIsCountedAndTheTableStaysSmall) {
   EXPECT_EQ(total, 530U);
   EXPECT_GE(suppressed, 20U);
   EXPECT_LE(limiter.counts().size(), FailureLimiter::kCausesMax + 1);
+}
+
+// A cause may be what another process answered.
+TEST(FailureLog, ACauseThatIsNoWordIsShownAndDoesNotAct) {
+  ::testing::internal::CaptureStderr();
+  failure(Level::kError, "x\n2026-01-01 E all is well \x1b[2J", {{"text", "t"}});
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find(R"(failure cause="x\n2026-01-01 E all is well \x1b[2J" text=t)"),
+            std::string::npos)
+      << told;
+  EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+  EXPECT_EQ(told.find('\x1b'), std::string::npos);
+  ::testing::internal::CaptureStderr();
+  failure(Level::kError, std::string(5000, 'a'), {});
+  EXPECT_LT(::testing::internal::GetCapturedStderr().size(), 200U);
+}
+
+TEST(FailureLog, CausesThatAreNoWordsShareOneLimit) {
+  FailureLimiter limiter;
+  std::uint32_t told = 0;
+  for (int i = 0; i < 30; ++i) {
+    told += limiter.admit("no word " + std::to_string(i), kStart).tell ? 1 : 0;
+    told += limiter.admit(std::string(100 + i, 'a'), kStart).tell ? 1 : 0;
+  }
+  EXPECT_EQ(told, FailureLimiter::kLinesMax);
+  ASSERT_EQ(limiter.counts().size(), 1U);
+  EXPECT_EQ(limiter.counts()[0].cause, "other");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 // named survivor has acted (its engine has the event, or the message was sent again), for a process
 // with that Config. Time that the loss shares with a second fault counts from the end of the later
 // one. everything_ends_within() is the sum for a checker that knows no single cause: after the last
-// fault every accepted attempt has had its end by then. A bound of kNever ends by an event and by
+// fault every accepted attempt has had its end by then. A bound of kNoBound ends by an event and by
 // no time ("no time alone makes reuse safe" [I1], "no lease ends under a posted write" [I5]).
 #pragma once
 

@@ -19,11 +19,19 @@ TEST(Bounds, ThePageSaysWhatTheCodeSays) {
       << bounds_markdown();
 }
 
+// No bound hides a time of its own: with every option twice as long it is twice as long.
 TEST(Bounds, EveryRowStandsAtItsNumberAndFollowsTheOptions) {
-  Config config;
+  Config config, slow;
+  for (auto time : {&Config::peer_timeout, &Config::lease, &Config::lease_renewal,
+                    &Config::transfer_timeout, &Config::transfer_total, &Config::resend_min,
+                    &Config::resend_max, &Config::reconnect_grace}) {
+    slow.*time *= 2;
+  }
   for (std::size_t i = 0; i < kBounds.size(); ++i) {
     EXPECT_EQ(kBounds[i].id, static_cast<BoundId>(i));
-    EXPECT_GE(kBounds[i].within(config), Duration{});
+    const Duration within = kBounds[i].within(config);
+    if (within == kNoBound) continue;
+    EXPECT_EQ(kBounds[i].within(slow), 2 * within) << kBounds[i].state << ": " << kBounds[i].lost;
   }
   config.peer_timeout = std::chrono::milliseconds(70);
   config.lease = std::chrono::milliseconds(90);

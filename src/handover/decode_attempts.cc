@@ -10,10 +10,6 @@
 namespace baton::handover {
 namespace {
 
-double seconds(std::int64_t from, std::int64_t to) {
-  return static_cast<double>(to - from) * 1e-9;
-}
-
 constexpr std::size_t kWithdrawnRemembered = 64;
 
 std::chrono::milliseconds to_ms(Duration d) {
@@ -383,8 +379,9 @@ void DecodeSide::Impl::complete(std::uint32_t index, Time now) {
   metrics.bytes_received.add(a.bytes_planned);
   metrics.blocks_received.add(a.blocks);
   const std::int64_t told = now.time_since_epoch().count();
-  metrics.handover_seconds.observe(seconds(a.times.registered, told));
-  if (a.times.last_byte != 0) metrics.detect_seconds.observe(seconds(a.times.last_byte, told));
+  metrics.handover_seconds.observe(seconds_between(a.times.registered, told));
+  if (a.times.last_byte != 0)
+    metrics.detect_seconds.observe(seconds_between(a.times.last_byte, told));
   end(index, Outcome::kDone, Cause::kNone, {}, true, now);
 }
 
@@ -478,6 +475,8 @@ void DecodeSide::Impl::free_row(std::uint32_t index) {
   const std::uint32_t peer = a.peer;
   const std::uint32_t generation = a.generation;
   credits_free += a.credits;
+  peers[peer].credits -= a.credits;
+  --peers[peer].rows;
   attempt_timers.clear(index);
   a = Attempt{};
   a.generation = (generation + 1) & Slot::kGenerationMask;  // [I6]

@@ -100,6 +100,8 @@ struct DecodeSide::Impl {
     bool verify = false;
     bool hopeless = false;  // another incarnation answers there: do not dial for quarantine's sake
     std::uint32_t quarantined = 0;  // blocks
+    std::uint32_t rows = 0;         // attempts of any phase, against rows_of_peer_max
+    std::uint32_t credits = 0;      // of those, against credits_of_peer_max
     std::uint32_t users = 0;        // attempts and claims
   };
   struct Claim {
@@ -126,6 +128,7 @@ struct DecodeSide::Impl {
   void disown(TransferId transfer, std::uint32_t peer, Time now);
   void tell_disowned(std::uint32_t peer, Time now);
   bool make_way(const Registration& registration, Time now);
+  std::string over_quota(const Peer& peer) const;
   void fill(Attempt& a, Registration&& registration, std::uint32_t peer, Time now);
   void refuse_registration(Registration&& registration, Outcome outcome, Cause cause,
                            std::string text, Time now);
@@ -162,7 +165,6 @@ struct DecodeSide::Impl {
   void set_peer_timer(std::uint32_t index, Time now);
   Time peer_deadline(const Peer& peer) const;
   bool ready(const Attempt& a) const;
-  wire::Hello hello() const;
   template <typename M>
   void send(Peer& peer, const M& message, Time now) {
     port.send(peer.link, encoder.encode(message));
@@ -208,6 +210,9 @@ struct DecodeSide::Impl {
   wire::Encoder encoder;
   wire::DuplicateFinder duplicates;
   std::uint32_t quarantine_max;
+  // A peer that never drains keeps its rows and credits for ever: never all of them.
+  std::uint32_t rows_of_peer_max;
+  std::uint32_t credits_of_peer_max;
 
   std::vector<Attempt> attempts;
   std::deque<std::uint32_t> free_rows;  // oldest first: generations of a slot lie far apart

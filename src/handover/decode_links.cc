@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/failure_log.h"
 #include "handover/decode_impl.h"
+#include "handover/greeting.h"
 
 namespace baton::handover {
 namespace {
@@ -186,24 +187,9 @@ void DecodeSide::Impl::give_up(std::uint32_t index, Cause cause, std::string_vie
 
 // ---- the handshake ----
 
-wire::Hello DecodeSide::Impl::hello() const {
-  wire::Hello out;
-  out.version = config.version_max;
-  out.version_min = std::min(wire::kVersionMin, config.version_max);
-  out.from = config.id;
-  out.mode = config.mode;
-  out.role = config.role;
-  out.fabric = config.fabric;
-  out.verify = config.verify_blocks;
-  out.peer_timeout = config.peer_timeout;
-  out.lease = config.lease;
-  out.geometry = config.geometry;
-  return out;
-}
-
 void DecodeSide::Impl::send_hello(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
-  wire::Hello out = hello();
+  wire::Hello out = greeting(config);
   if (!peer.inbound) peer.session = next_session++;
   out.session = peer.session;
   out.connection = peer.connection = next_connection++;
@@ -228,10 +214,13 @@ void DecodeSide::Impl::refuse_peer(std::uint32_t index, const std::string& field
 
 void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& ack, Time now) {
   const PeerAddress address = peers[index].address;
-  if (!address.engine_id.empty() && ack.from.engine_id != address.engine_id) {
-    return refuse_peer(index, "engine_id", address.engine_id, ack.from.engine_id, now);
+  // Who was met once is known by that name, whether or not the address said one.
+  const std::string name =
+      peers[index].id.incarnation != 0 ? peers[index].id.engine_id : address.engine_id;
+  if (!name.empty() && ack.from.engine_id != name) {
+    return refuse_peer(index, "engine_id", name, ack.from.engine_id, now);
   }
-  if (const auto mismatch = wire::check_handshake(hello(), ack, Role::kProducer)) {
+  if (const auto mismatch = wire::check_handshake(greeting(config), ack, Role::kProducer)) {
     return refuse_peer(index, mismatch->field, mismatch->ours, mismatch->theirs, now);
   }
   const std::uint64_t expected =
@@ -248,7 +237,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   Peer& peer = peers[index];
   peer.id = ack.from;
   peer.verify = config.verify_blocks && ack.verify;
-  peer.version = wire::spoken_version(hello(), ack);
+  peer.version = wire::spoken_version(greeting(config), ack);
   peer.memory = peer.version >= wire::kMemorySince ? ack.connection : 0;
   peer.ping_gap = Duration(std::min(config.peer_timeout, ack.peer_timeout)) / 4;
   peer.ping_gap = std::max(peer.ping_gap, Duration(std::chrono::milliseconds(1)));
@@ -288,6 +277,8 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     }
     Peer& into = peers[other];
     Peer& from = peers[index];
+    // It was never met under another identity, and of this one `other` holds the only session.
+    BATON_CHECK(!from.inbound, "[I1] a session of {} would be lost", id.to_string());
     if (into.link != kNoLink) port.hang_up(into.link);
     if (into.state == Peer::State::kReady) metrics.peers_connected.add(-1);
     into.link = from.link;
@@ -295,6 +286,8 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     into.connection = from.connection;
     into.state = from.state;
     into.users += from.users;
+    into.rows += from.rows;
+    into.credits += from.credits;
     into.heard = from.heard;
     into.spoke = from.spoke;
     for (Attempt& a : attempts) {

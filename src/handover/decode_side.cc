@@ -29,6 +29,10 @@ std::uint32_t default_quarantine(const Config& config) {
   return std::max(1U, blocks / 2);
 }
 
+std::uint32_t three_quarters(std::uint32_t all) {
+  return all - all / 4;
+}
+
 std::uint64_t bytes_per_block(const Geometry& geometry, std::size_t group) {
   std::uint64_t bytes = 0;
   for (const Region& r : geometry.regions) {
@@ -65,6 +69,8 @@ DecodeSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
       metrics(m),
       duplicates(wire::largest_pool(c.geometry)),
       quarantine_max(default_quarantine(c)),
+      rows_of_peer_max(three_quarters(rows(c))),
+      credits_of_peer_max(three_quarters(c.immediates_max)),
       attempts(rows(c)),
       live(c.transfers_max),
       peers(c.peers_max),
@@ -188,6 +194,20 @@ bool DecodeSide::Impl::make_way(const Registration& registration, Time now) {
   return true;
 }
 
+// Which quota of the peer a registration would pass; "": none.
+std::string DecodeSide::Impl::over_quota(const Peer& peer) const {
+  if (peer.rows >= rows_of_peer_max) {
+    return fmt::format("rows: {} attempts of peer {} are open or wait for it to drain, {} may",
+                       peer.rows, peer.address.engine_id, rows_of_peer_max);
+  }
+  if (peer.credits >= credits_of_peer_max) {
+    return fmt::format(
+        "credits: peer {} holds {} immediates of the fabric, {} may be granted to one",
+        peer.address.engine_id, peer.credits, credits_of_peer_max);
+  }
+  return {};
+}
+
 void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
   if (!may_begin(r.transfer)) {
     return refuse_registration(std::move(r), Outcome::kFailed, Cause::kShutdown,
@@ -220,6 +240,10 @@ void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
   if (peer == kNone) {
     return refuse(fmt::format("{} peers are connected, at most {} are served", peers.size(),
                               config.peers_max));
+  }
+  if (std::string quota = over_quota(peers[peer]); !quota.empty()) {
+    metrics.quota_refusals.add();
+    return refuse(std::move(quota));
   }
   const std::uint32_t index = free_rows.front();
   free_rows.pop_front();
@@ -254,8 +278,11 @@ void DecodeSide::Impl::fill(Attempt& a, Registration&& r, std::uint32_t peer, Ti
   }
   // One immediate a writer is enough where completion means delivery; elsewhere every write carries
   // one.
-  a.credits = config.delivery_complete ? 1 : std::clamp(credits_free / 4, 1U, 64U);
+  const std::uint32_t left = credits_of_peer_max - peers[peer].credits;
+  a.credits = config.delivery_complete ? 1 : std::clamp(std::min(credits_free / 4, left), 1U, 64U);
   credits_free -= a.credits;
+  peers[peer].credits += a.credits;
+  ++peers[peer].rows;
   a.patience = r.deadline.count() > 0 ? Duration(r.deadline) : Duration(config.transfer_timeout);
   a.last_deadline =
       now + (r.total.count() > 0 ? Duration(r.total) : Duration(config.transfer_total));

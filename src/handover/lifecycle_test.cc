@@ -580,5 +580,30 @@ TEST_F(PairTest, AnotherAddressOfAConnectedPeerIsTheSamePeer) {
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
 }
 
+// Its inbound is that of the first name: under the second one nobody would fence it.
+TEST_F(PairTest, APeerWithoutANameInItsAddressKeepsTheOneItSaidFirst) {
+  Registration r;
+  r.transfer = kId;
+  r.attempt = 1;
+  r.peer = {"h", 1, "", 0};
+  r.range = {0, 4};
+  r.block_ids = {{5}};
+  r.prompt_tokens = 4;
+  d->register_blocks(std::move(r), now);
+  exchange();
+  ASSERT_TRUE(d_port.events.empty());
+  p_config.id.engine_id = "q";
+  p.emplace(p_config, p_port, p_metrics);
+  d->on_link_down(link, "closed", now);
+  d->on_time(now);
+  exchange();
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kRefused);
+  EXPECT_THAT(event.text, ::testing::HasSubstr("engine_id: ours is p, theirs is q"));
+  EXPECT_FALSE(event.blocks_released) << "p was told of them";
+  ASSERT_EQ(d_port.fences.size(), 1U);
+  EXPECT_EQ(d_port.fences.front(), Inbound{1});
+}
+
 }  // namespace
 }  // namespace baton::handover::testing

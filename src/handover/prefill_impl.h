@@ -186,7 +186,7 @@ struct PrefillSide::Impl {
 
   // prefill_links.cc
   void on_link_accepted(LinkId link, Time now);
-  void on_link_down(LinkId link, std::string_view why, Time now);
+  void on_link_down(LinkId link, Time now);
   void on_frame(LinkId link, const wire::Frame& frame, Time now);
   void on_bad_stream(LinkId link, const Error& error, Time now);
   void on_stranger(std::size_t index, const Result<wire::Message>& message, Time now);
@@ -212,7 +212,6 @@ struct PrefillSide::Impl {
   void peer_time(std::uint32_t index, Time now);
   void strangers_time(Time now);
   Time peer_deadline(const Peer& peer) const;
-  wire::Hello hello() const;
   template <typename M>
   void send(std::uint32_t index, const M& message, Time now) {
     Peer& peer = peers[index];
@@ -236,7 +235,7 @@ struct PrefillSide::Impl {
   void send_final(std::uint32_t push, Time now);
   void on_cancel(std::uint32_t peer, const wire::Cancel& message, Time now);
   void on_claim_cancelled(std::uint32_t peer, const wire::Cancel& message, Time now);
-  void on_credit(std::uint32_t peer, const wire::Credit& message, Time now);
+  void on_credit(std::uint32_t peer, const wire::Credit& message);
   void meet(std::uint32_t transfer, Time now);
   bool fits_pieces(std::uint32_t push, Time now);
   void stop(std::uint32_t push, Cause cause, std::string text, Time now);

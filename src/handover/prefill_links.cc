@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/failure_log.h"
+#include "handover/greeting.h"
 #include "handover/prefill_impl.h"
 
 namespace baton::handover {
@@ -62,25 +63,10 @@ void PrefillSide::Impl::on_stranger(std::size_t index, const Result<wire::Messag
   on_hello(link, *hello, now);
 }
 
-wire::Hello PrefillSide::Impl::hello() const {
-  wire::Hello out;
-  out.version = config.version_max;
-  out.version_min = std::min(wire::kVersionMin, config.version_max);
-  out.from = config.id;
-  out.mode = config.mode;
-  out.role = config.role;
-  out.fabric = config.fabric;
-  out.verify = config.verify_blocks;
-  out.peer_timeout = config.peer_timeout;
-  out.lease = config.lease;
-  out.geometry = config.geometry;
-  return out;
-}
-
 void PrefillSide::Impl::on_hello(LinkId link, const wire::Hello& theirs, Time now) {
   wire::Refuse refuse;
   refuse.text = "handshake refused by the prefill side";
-  if (const auto mismatch = wire::check_handshake(hello(), theirs, Role::kConsumer)) {
+  if (const auto mismatch = wire::check_handshake(greeting(config), theirs, Role::kConsumer)) {
     refuse.field = mismatch->field;
     refuse.ours = mismatch->ours;
     refuse.theirs = mismatch->theirs;
@@ -181,8 +167,8 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
   peer.ping_gap = std::max(Duration(std::min(config.peer_timeout, theirs.peer_timeout)) / 4,
                            Duration(std::chrono::milliseconds(1)));
   port.trust(link);
-  wire::HelloAck ack{hello()};
-  ack.version = peer.version = wire::spoken_version(hello(), theirs);
+  wire::HelloAck ack{greeting(config)};
+  ack.version = peer.version = wire::spoken_version(greeting(config), theirs);
   if (peer.version >= wire::kMemorySince) ack.connection = peer.first_connection;
   ack.expected = theirs.from;
   send(index, ack, now);
@@ -232,7 +218,7 @@ void PrefillSide::Impl::dispatch(std::uint32_t index, const wire::Message& messa
         } else if constexpr (std::is_same_v<M, wire::Cancel>) {
           on_cancel(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Credit>) {
-          on_credit(index, m, now);
+          on_credit(index, m);
         } else if constexpr (std::is_same_v<M, wire::Renew>) {
           on_renew(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Ping>) {
@@ -270,7 +256,7 @@ void PrefillSide::Impl::on_bad_stream(LinkId link, const Error& error, Time now)
   if (index == kNone) return;
   send(index, refuse, now);
   port.hang_up(link);
-  on_link_down(link, error.message, now);
+  on_link_down(link, now);
 }
 
 void PrefillSide::Impl::on_renew(std::uint32_t index, const wire::Renew& renew, Time now) {
@@ -374,7 +360,7 @@ void PrefillSide::Impl::drop_session(std::uint32_t index, Cause cause, const std
 
 // ---- loss ----
 
-void PrefillSide::Impl::on_link_down(LinkId link, std::string_view why, Time now) {
+void PrefillSide::Impl::on_link_down(LinkId link, Time now) {
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (strangers[i].link != link) continue;
     strangers.erase(strangers.begin() + static_cast<std::ptrdiff_t>(i));
@@ -387,7 +373,6 @@ void PrefillSide::Impl::on_link_down(LinkId link, std::string_view why, Time now
   peer.down_since = now;
   metrics.peers_connected.set(--peers_connected);
   peer_timers.set(index, peer_deadline(peer));
-  static_cast<void>(why);
 }
 
 void PrefillSide::Impl::on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now) {

@@ -417,8 +417,8 @@ void PrefillSide::cancel(TransferId transfer, Time now) {
 void PrefillSide::on_link_accepted(LinkId link, Time now) {
   impl_->on_link_accepted(link, now);
 }
-void PrefillSide::on_link_down(LinkId link, std::string_view why, Time now) {
-  impl_->on_link_down(link, why, now);
+void PrefillSide::on_link_down(LinkId link, std::string_view, Time now) {
+  impl_->on_link_down(link, now);
 }
 void PrefillSide::on_frame(LinkId link, const wire::Frame& frame, Time now) {
   impl_->on_frame(link, frame, now);

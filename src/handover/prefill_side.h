@@ -41,6 +41,8 @@ class PrefillSide {
 
   // Of the links that peers dialled.
   void on_link_accepted(LinkId link, Time now);
+  // `why` is the driver's to log: D may be back at once, and its end, if it is not, has its own
+  // text.
   void on_link_down(LinkId link, std::string_view why, Time now);
   void on_frame(LinkId link, const wire::Frame& frame, Time now);
   void on_bad_stream(LinkId link, const Error& error, Time now);

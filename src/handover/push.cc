@@ -15,10 +15,6 @@ constexpr int kPostsPerTurn = 256;  // then the driver looks at its sockets agai
 constexpr int kPostsInARow = 32;    // then it is the next transfer's turn
 constexpr std::uint64_t kHashBytesPerTurn = 256 << 10;  // likewise
 
-double seconds(std::int64_t from, std::int64_t to) {
-  return static_cast<double>(to - from) * 1e-9;
-}
-
 std::int64_t ticks(Time now) {
   return now.time_since_epoch().count();
 }
@@ -176,9 +172,9 @@ Status PrefillSide::Impl::post(std::uint32_t push, WriteOp op, Time now) {
   if (p.writes == 1) {
     t.times.first_write = ticks(now);
     metrics.match_seconds.observe(
-        seconds(std::max(t.times.ready, t.times.registered), t.times.first_write));
+        seconds_between(std::max(t.times.ready, t.times.registered), t.times.first_write));
     metrics.register_wait_seconds.observe(
-        std::max(0.0, seconds(t.times.ready, t.times.registered)));
+        std::max(0.0, seconds_between(t.times.ready, t.times.registered)));
   }
   return {};
 }
@@ -298,7 +294,7 @@ void PrefillSide::Impl::done(std::uint32_t push, Time now) {
   metrics.bytes_written.add(p.bytes);
   metrics.blocks_written.add(p.blocks);
   if (t.times.first_write != 0) {
-    metrics.write_seconds.observe(seconds(t.times.first_write, ticks(now)));
+    metrics.write_seconds.observe(seconds_between(t.times.first_write, ticks(now)));
   }
   t.bytes = p.bytes;
   t.writes = p.writes;

@@ -120,7 +120,71 @@ TEST_F(QuotaTest, ClaimsAndCancelsThatComeBeforeTheirRequest) {
   EXPECT_EQ(p_metrics.quota_refusals.value(), before);
 }
 
-// ---- D's side: quarantine, and a fabric that has no room ----
+// ---- D's side: what a peer that never drains may keep, and a fabric that has no room ----
+
+// Hand-overs of which D wants no block: their quarantine counts no blocks, only rows and credits.
+class NeverDrainsTest : public PairTest {
+ protected:
+  void register_at(const PeerAddress& peer, TransferId id) {
+    Registration r;
+    r.transfer = id;
+    r.attempt = 1;
+    r.peer = peer;
+    r.range = {8, 8};
+    r.block_ids = {{}};
+    r.prompt_tokens = 8;
+    d->register_blocks(std::move(r), now);
+  }
+  // The peer is told of `count` grants, and hears of none of their ends.
+  void quarantine(std::uint32_t count) {
+    for (std::uint32_t i = 1; i <= count; ++i) {
+      register_at(address(), {1, i});
+      exchange();
+      d->cancel({1, i}, now);
+      lose_messages();
+      const Event event = d_event();
+      ASSERT_EQ(event.cause, Cause::kCancelledHere) << i << ": " << event.text;
+      ASSERT_FALSE(event.blocks_released) << i;
+    }
+  }
+  void expect_refused_and_others_served(const char* words) {
+    register_at(address(), {2, 1});
+    const Event event = d_event();
+    EXPECT_EQ(event.cause, Cause::kRefused);
+    EXPECT_THAT(event.text, HasSubstr(words));
+    EXPECT_TRUE(event.blocks_released);
+    EXPECT_EQ(d_metrics.quota_refusals.value(), 1U);
+    register_at({"h2", 1, "other", 3}, {3, 1});
+    EXPECT_TRUE(d_port.events.empty()) << d_port.events.front().text;
+    d->cancel({3, 1}, now);
+    d_port.events.clear();
+  }
+  void expect_served_once_drained() {
+    pass(milliseconds(5000));  // D says it again, and P answers that nothing is under way
+    d_port.events.clear();
+    register_at(address(), {2, 2});
+    EXPECT_TRUE(d_port.events.empty()) << d_port.events.front().text;
+  }
+};
+
+TEST_F(NeverDrainsTest, KeepsThreeQuartersOfTheRows) {
+  d_config.transfers_max = 4;
+  start();
+  quarantine(6);
+  expect_refused_and_others_served(
+      "rows: 6 attempts of peer p are open or wait for it to drain, "
+      "6 may");
+  expect_served_once_drained();
+}
+
+TEST_F(NeverDrainsTest, KeepsThreeQuartersOfTheCredits) {
+  d_config.immediates_max = 8;
+  d_config.delivery_complete = false;
+  start();
+  quarantine(5);  // two for the first one
+  expect_refused_and_others_served("credits: peer p holds 6 immediates of the fabric, 6 may");
+  expect_served_once_drained();
+}
 
 TEST_F(PairTest, QuarantineIsAMetricOfTheWorstPeerToo) {
   register_range({0, 8}, {3, 4});

@@ -448,7 +448,7 @@ void PrefillSide::Impl::on_claim_cancelled(std::uint32_t peer, const wire::Cance
                fmt::format("the decode side gave it up: {}", message.text), now);
 }
 
-void PrefillSide::Impl::on_credit(std::uint32_t peer, const wire::Credit& message, Time now) {
+void PrefillSide::Impl::on_credit(std::uint32_t peer, const wire::Credit& message) {
   const std::uint32_t push = push_by(peer, message.key);
   if (push == kNone) {
     metrics.stale_messages.add();
@@ -457,7 +457,6 @@ void PrefillSide::Impl::on_credit(std::uint32_t peer, const wire::Credit& messag
   Push& p = pushes[push];
   p.counted = std::clamp(message.counted, p.counted, p.immediates);
   if (p.phase == Phase::kStanding) make_runnable(push);
-  static_cast<void>(now);
 }
 
 }  // namespace baton::handover

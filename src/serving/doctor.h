@@ -23,9 +23,10 @@ struct DoctorOptions {
 
 std::vector<Check> diagnose(const DoctorOptions& options);
 
-// A TCP connection to P's side channel, and a real handshake on it: this process takes D's place
-// for a moment, with D's geometry and one block of memory. Only where P's fabric can be used from
-// here.
+// A TCP connection to P's side channel, whether D's own list lets it go there (`security`'s where D
+// does not say), and a real handshake: this process takes D's place for a moment, with D's geometry
+// and one block of memory, at most 1 GiB whatever D says. Only where P's fabric can be used from
+// here. No KV is moved.
 std::vector<Check> probe_side_channel(const InstanceInfo& prefill, const std::string& prefill_url,
                                       const InstanceInfo& decode, const Security& security,
                                       Duration timeout);

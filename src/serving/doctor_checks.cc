@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "serving/json.h"
 #include "serving/process.h"
 
@@ -14,6 +15,7 @@ namespace {
 using Checks = std::vector<Check>;
 
 constexpr std::int64_t kFilesFew = 1024;
+constexpr std::size_t kShownMax = 1000;  // bytes of one text
 
 std::string both(const std::string& prefill, const std::string& decode) {
   return fmt::format("prefill {}, decode {}", prefill.empty() ? "(none)" : prefill,
@@ -41,7 +43,7 @@ void check_files(const std::string& name, const InstanceInfo& info, Checks& out)
   const std::string found =
       fmt::format("{} of {} are open", limits.open_files, limits.open_files_max);
   const bool few = limits.open_files_max < kFilesFew;
-  const bool nearly_all = limits.open_files * 5 > limits.open_files_max * 4;
+  const bool nearly_all = limits.open_files > limits.open_files_max / 5 * 4;
   if (few || nearly_all) {
     out.push_back(warning(name, found,
                           "raise the limit before the start: ulimit -n 65536, or LimitNOFILE= of "
@@ -183,6 +185,19 @@ void check_fabric(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
   }
 }
 
+// What each side takes for its peer; the doctor compares, and moves no bytes of its own.
+void check_path(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
+  const bool same_host = !p.boot_id.empty() && p.boot_id == d.boot_id;
+  const auto choice = [same_host](const InstanceInfo& info) -> std::string {
+    if (info.fabric == "shm" || (info.fabric == "auto" && same_host)) return "shm";
+    const std::string& provider = info.fabric_provider;
+    return fmt::format("libfabric ({})", provider.empty() ? "provider not told" : provider);
+  };
+  out.push_back(ok("KV path", fmt::format("prefill would choose {}, decode {}; compared only, no "
+                                          "bytes were moved",
+                                          choice(p), choice(d))));
+}
+
 void check_security(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
   must_equal(out, "security", p.security, d.security,
              "give both certificates of one authority, or both the same key file, or neither");
@@ -244,19 +259,22 @@ std::vector<Check> check_pair(const InstanceInfo& prefill, const InstanceInfo& d
   check_models(prefill, decode, out);
   check_geometry(prefill, decode, out);
   check_fabric(prefill, decode, out);
+  check_path(prefill, decode, out);
   check_security(prefill, decode, out);
   return out;
 }
 
 std::string checks_text(std::span<const Check> checks) {
+  // What was found is mostly what servers and peers say.
+  const auto shown = [](const std::string& text) { return printable(text, kShownMax); };
   std::size_t width = 0;
   for (const Check& check : checks) width = std::max(width, check.name.size());
   std::string out;
   for (const Check& check : checks) {
-    out +=
-        fmt::format("{:<8} {:<{}}  {}\n", to_string(check.verdict), check.name, width, check.found);
+    out += fmt::format("{:<8} {:<{}}  {}\n", to_string(check.verdict), check.name, width,
+                       shown(check.found));
     if (!check.remedy.empty())
-      out += fmt::format("{:<8} {:<{}}  -> {}\n", "", "", width, check.remedy);
+      out += fmt::format("{:<8} {:<{}}  -> {}\n", "", "", width, shown(check.remedy));
   }
   const auto count = [&checks](Check::Verdict verdict) {
     return std::count_if(checks.begin(), checks.end(),
@@ -274,8 +292,8 @@ std::string checks_json(std::span<const Check> checks) {
         {{"name", check.name},
          {"verdict",
           check.verdict == Check::Verdict::kFail ? "fail" : std::string(to_string(check.verdict))},
-         {"found", check.found},
-         {"remedy", check.remedy}});
+         {"found", printable(check.found, kShownMax)},
+         {"remedy", printable(check.remedy, kShownMax)}});
   }
   return to_text(Json{{"ok", all_well(checks)}, {"checks", std::move(list)}});
 }

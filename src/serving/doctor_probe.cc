@@ -7,21 +7,25 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
+#include "base/boot_id.h"
 #include "base/unique_fd.h"
 #include "engine/kv_cache.h"
 #include "http/client.h"
 #include "serving/doctor.h"
-#include "serving/transfer_log.h"
+#include "wire/frame.h"
 
 namespace baton::serving {
 namespace {
 
 constexpr char kConnect[] = "side channel";
 constexpr char kHandshake[] = "handshake";
+constexpr char kAllowed[] = "allowed peers";
 
 struct AddressList {
   addrinfo* first = nullptr;
@@ -62,8 +66,11 @@ AgentOptions agent_like(const InstanceInfo& decode, const InstanceInfo& prefill,
   options.role = Role::kConsumer;
   options.fabric = prefill.fabric;
   options.security = security;
+  options.security.insecure = security.insecure || decode.insecure;
+  if (decode.allowed_peers) options.security.allowed_peers = *decode.allowed_peers;
   options.fabric_provider = prefill.fabric_provider;
-  options.protocol_max = static_cast<std::uint16_t>(decode.protocol.newest);
+  options.protocol_max =
+      static_cast<std::uint16_t>(std::min<std::uint64_t>(decode.protocol.newest, wire::kVersion));
   options.peer_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   options.lease = 2 * options.peer_timeout;
   options.lease_renewal = options.peer_timeout / 2;
@@ -71,19 +78,37 @@ AgentOptions agent_like(const InstanceInfo& decode, const InstanceInfo& prefill,
   return options;
 }
 
+// The bytes of one block by what a server claims; nothing: more than one block of any model has, so
+// that a strange answer costs no memory.
+std::optional<std::uint64_t> claimed_block_bytes(const InstanceInfo& info) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 30;
+  constexpr std::uint64_t kLayersMax = 4096;  // a region each, and its alignment
+  if (info.kv.num_layers > kLayersMax) return {};
+  std::uint64_t bytes = 2 * sizeof(float);  // K and V
+  for (const std::uint64_t factor : {info.kv.num_layers, info.kv.num_kv_heads, info.kv.head_dim,
+                                     std::uint64_t{info.block_size}}) {
+    if (factor > kMost / std::max<std::uint64_t>(bytes, 1)) return {};
+    bytes *= factor;
+  }
+  return bytes;
+}
+
 // D's geometry, with one block.
 Result<engine::KvCache> cache_like(const InstanceInfo& decode) {
+  const auto bytes = claimed_block_bytes(decode);
+  if (!bytes || *bytes == 0) {
+    return fail(
+        Errc::kInvalidArgument,
+        fmt::format("decode says that a block is {} layers x {} KV heads x {} values x {} "
+                    "tokens, which is {}",
+                    decode.kv.num_layers, decode.kv.num_kv_heads, decode.kv.head_dim,
+                    decode.block_size, bytes ? "nothing" : "more than 1 GiB or 4,096 layers"));
+  }
   model::ModelConfig config;
   config.fingerprint = decode.weights;
   config.num_layers = static_cast<std::uint32_t>(decode.kv.num_layers);
   config.num_kv_heads = static_cast<std::uint32_t>(decode.kv.num_kv_heads);
   config.head_dim = static_cast<std::uint32_t>(decode.kv.head_dim);
-  constexpr std::uint64_t kMost = 1 << 16;  // a strange answer must not cost memory
-  if (decode.kv.num_layers == 0 || decode.kv.num_layers > kMost || decode.kv.num_kv_heads == 0 ||
-      decode.kv.num_kv_heads > kMost || decode.kv.head_dim == 0 || decode.kv.head_dim > kMost ||
-      decode.block_size == 0 || decode.block_size > kMost) {
-    return fail(Errc::kInvalidArgument, "decode does not say its geometry");
-  }
   return engine::KvCache::create(
       config, decode.kernel_family,
       {.block_size = decode.block_size,
@@ -118,7 +143,7 @@ Check shake_hands(Agent& agent, const PeerAddress& peer, const InstanceInfo& dec
       return failure(kHandshake, fmt::format("{}: {}", to_string(event.cause), event.text), remedy);
     }
     if (agent.metrics().peers_connected.value() > 0) {
-      (void)agent.cancel(transfer);
+      (void)agent.cancel(transfer);  // best effort: the agent ends with the probe
       return ok(kHandshake,
                 fmt::format("{} answers on {}:{}", peer.engine_id, peer.host, peer.port));
     }
@@ -130,6 +155,61 @@ Check shake_hands(Agent& agent, const PeerAddress& peer, const InstanceInfo& dec
                  "the prefill process is stopped or overloaded, or another program listens there");
 }
 
+// D's own list, read as D reads it: its agent refuses a peer before a packet leaves.
+Check may_connect(Agent& agent, const PeerAddress& peer) {
+  const TransferId nobody = TransferId::random();
+  if (const Status claimed = agent.claim(nobody, peer); !claimed) {
+    return failure(kAllowed, "decode may not connect to prefill: " + claimed.error().message,
+                   fmt::format("add {}:{} to decode's --kv-allowed-peers", peer.host, peer.port));
+  }
+  (void)agent.cancel(nobody);  // best effort: the agent ends with the probe
+  return ok(kAllowed, fmt::format("decode may connect to {}:{}", peer.host, peer.port));
+}
+
+PeerAddress address_of(const InstanceInfo& prefill, const std::string& prefill_url) {
+  PeerAddress peer{prefill.handover_host, prefill.handover_port, prefill.engine_id,
+                   prefill.incarnation};
+  if (peer.host == "0.0.0.0" || peer.host == "::" || peer.host.empty()) {
+    if (const auto url = http::parse_url(prefill_url)) peer.host = url->host;
+  }
+  return peer;
+}
+
+Check reach(const PeerAddress& peer, Duration timeout) {
+  const std::string trouble = connect_to(peer.host, peer.port, timeout);
+  const std::string where = fmt::format("{}:{}", peer.host, peer.port);
+  if (trouble.empty()) return ok(kConnect, where + " takes connections");
+  return failure(kConnect, fmt::format("{}: {}", where, trouble),
+                 "kv_ip and kv_port in prefill's --kv-transfer-config must be an address that "
+                 "decode reaches; this was tried from here");
+}
+
+// With an agent in D's place: whether D's list lets it go there, and what P says to it.
+void probe_as_decode(const InstanceInfo& prefill, const PeerAddress& peer,
+                     const InstanceInfo& decode, const Security& security, Duration timeout,
+                     std::vector<Check>& out) {
+  const bool reached = out.back().verdict == Check::Verdict::kOk;
+  const auto cache = cache_like(decode);
+  if (!cache) {
+    out.push_back(warning(kHandshake, "not tried: " + cache.error().message, "upgrade decode"));
+    return;
+  }
+  auto agent = Agent::create(agent_like(decode, prefill, security, timeout), cache->geometry());
+  if (!agent) {
+    out.push_back(failure(kHandshake, "no agent can be made here: " + agent.error().message,
+                          "what the text names; the instances' host may have it"));
+    return;
+  }
+  const Check allowed = out.emplace_back(may_connect(**agent, peer));
+  if (allowed.verdict != Check::Verdict::kOk || !reached) return;
+  if (prefill.fabric == "shm" && prefill.boot_id != boot_id()) {
+    out.push_back(warning(kHandshake, "not tried: shm needs the instances' own host",
+                          "run the doctor there"));
+    return;
+  }
+  out.push_back(shake_hands(**agent, peer, decode, timeout));
+}
+
 }  // namespace
 
 std::vector<Check> probe_side_channel(const InstanceInfo& prefill, const std::string& prefill_url,
@@ -138,36 +218,9 @@ std::vector<Check> probe_side_channel(const InstanceInfo& prefill, const std::st
   if (prefill.engine_id.empty() || prefill.handover_port == 0) {
     return {failure(kConnect, "prefill has none", "start it with --kv-transfer-config")};
   }
-  PeerAddress peer{prefill.handover_host, prefill.handover_port, prefill.engine_id,
-                   prefill.incarnation};
-  if (peer.host == "0.0.0.0" || peer.host == "::" || peer.host.empty()) {
-    if (const auto url = http::parse_url(prefill_url)) peer.host = url->host;
-  }
-  const std::string trouble = connect_to(peer.host, peer.port, timeout);
-  const std::string where = fmt::format("{}:{}", peer.host, peer.port);
-  if (!trouble.empty()) {
-    return {failure(kConnect, fmt::format("{}: {}", where, trouble),
-                    "kv_ip and kv_port in prefill's --kv-transfer-config must be an address that "
-                    "decode reaches; this was tried from here")};
-  }
-  std::vector<Check> out = {ok(kConnect, where + " takes connections")};
-  if (prefill.fabric == "shm" && prefill.boot_id != boot_id()) {
-    out.push_back(warning(kHandshake, "not tried: shm needs the instances' own host",
-                          "run the doctor there"));
-    return out;
-  }
-  const auto cache = cache_like(decode);
-  if (!cache) {
-    out.push_back(warning(kHandshake, "not tried: " + cache.error().message, "upgrade decode"));
-    return out;
-  }
-  auto agent = Agent::create(agent_like(decode, prefill, security, timeout), cache->geometry());
-  if (!agent) {
-    out.push_back(failure(kHandshake, "no agent can be made here: " + agent.error().message,
-                          "what the text names; the instances' host may have it"));
-    return out;
-  }
-  out.push_back(shake_hands(**agent, peer, decode, timeout));
+  const PeerAddress peer = address_of(prefill, prefill_url);
+  std::vector<Check> out = {reach(peer, timeout)};
+  probe_as_decode(prefill, peer, decode, security, timeout, out);
   return out;
 }
 

@@ -200,6 +200,134 @@ TEST(Doctor, TriesTheSideChannel) {
   EXPECT_EQ(named(checks, "handshake")->verdict, Verdict::kWarning) << "another host's shm";
 }
 
+TEST(Doctor, SaysWhenDecodeMayNotConnectToPrefill) {
+  FakeInstance p("p0", "kv_producer"), d("d0", "kv_consumer");
+  http::TestListener silent;
+  const auto checks_with = [&](std::vector<std::string> allowed) {
+    p.change([&](InstanceInfo& info) {
+      info = healthy("p0", "kv_producer");
+      info.handover_port = silent.port();
+      info.boot_id = "elsewhere";
+    });
+    d.change([&](InstanceInfo& info) {
+      info = healthy("d0", "kv_consumer");
+      info.allowed_peers = allowed;
+    });
+    DoctorOptions options;
+    options.prefill = p.url();
+    options.decode = d.url();
+    options.timeout = 2;
+    options.security.allowed_peers = {"10.9.9.9"};  // D's word counts more
+    return diagnose(options);
+  };
+  std::vector<Check> checks = checks_with({"10.0.0.0/8:5600"});
+  ASSERT_NE(named(checks, "allowed peers"), nullptr);
+  EXPECT_EQ(named(checks, "allowed peers")->verdict, Verdict::kFail);
+  EXPECT_THAT(named(checks, "allowed peers")->found, ::testing::HasSubstr("10.0.0.0/8:5600"));
+  EXPECT_EQ(named(checks, "allowed peers")->remedy,
+            "add 127.0.0.1:" + std::to_string(silent.port()) + " to decode's --kv-allowed-peers");
+  EXPECT_EQ(named(checks, "handshake"), nullptr) << "it would be refused for the same reason";
+  checks = checks_with({"127.0.0.0/8"});
+  ASSERT_NE(named(checks, "allowed peers"), nullptr);
+  EXPECT_EQ(named(checks, "allowed peers")->verdict, Verdict::kOk);
+  checks = checks_with({});  // this host, where nothing is listed
+  EXPECT_EQ(named(checks, "allowed peers")->verdict, Verdict::kOk);
+}
+
+// What a server claims costs no memory, whatever the product of its numbers wraps around to.
+TEST(Doctor, AClaimedGeometryIsBounded) {
+  http::TestListener silent;
+  InstanceInfo p = healthy("p0", "kv_producer");
+  p.handover_port = silent.port();
+  const auto handshake_with = [&](std::uint64_t layers, std::uint64_t heads, std::uint64_t dim,
+                                  std::uint32_t block) {
+    InstanceInfo d = healthy("d0", "kv_consumer");
+    d.kv = {"bfloat16", layers, heads, dim};
+    d.block_size = block;
+    const std::vector<Check> checks =
+        probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::milliseconds(100));
+    const Check* found = named(checks, "handshake");
+    return found == nullptr ? std::string("none") : found->found;
+  };
+  EXPECT_THAT(handshake_with(65536, 65536, 65536, 65536), ::testing::HasSubstr("more than 1 GiB"));
+  EXPECT_THAT(handshake_with(1ULL << 32, 1ULL << 32, 1, 16),
+              ::testing::HasSubstr("more than 1 GiB"));
+  EXPECT_THAT(handshake_with(128, 1024, 1024, 2), ::testing::HasSubstr("more than 1 GiB"));
+  EXPECT_THAT(handshake_with(1 << 27, 1, 1, 1), ::testing::HasSubstr("4,096 layers"));
+  EXPECT_THAT(handshake_with(4, 0, 64, 16), ::testing::HasSubstr("0 KV heads"));
+}
+
+TEST(Doctor, ADecodeOfANewerProtocolIsStillTried) {
+  http::TestListener silent;
+  InstanceInfo p = healthy("p0", "kv_producer");
+  p.handover_port = silent.port();
+  p.boot_id = "elsewhere";
+  InstanceInfo d = healthy("d0", "kv_consumer");
+  d.protocol = {2, 70000};
+  const auto checks =
+      probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::milliseconds(100));
+  ASSERT_NE(named(checks, "handshake"), nullptr);
+  EXPECT_THAT(named(checks, "handshake")->found, ::testing::HasSubstr("instances' own host"));
+}
+
+TEST(Doctor, AnAnswerLargerThanAnInstanceMakesIsRefusedByField) {
+  const auto problem = [](void (*edit)(InstanceInfo&)) {
+    InstanceInfo info = healthy("d0", "kv_consumer");
+    edit(info);
+    const auto parsed = parse_instance_info(to_json(info));
+    return parsed ? "parsed" : parsed.error().message;
+  };
+  EXPECT_EQ(problem([](InstanceInfo&) {}), "parsed");
+  EXPECT_EQ(problem([](InstanceInfo& x) { x.engine_id.assign(1025, 'x'); }),
+            "engine_id has 1025 bytes, at most 1024 are taken");
+  EXPECT_EQ(problem([](InstanceInfo& x) { x.boot_id.assign(2000, 'x'); }),
+            "boot_id has 2000 bytes, at most 1024 are taken");
+  EXPECT_EQ(problem([](InstanceInfo& x) { x.models.assign(257, "m"); }),
+            "models has 257 entries, at most 256 are taken");
+  EXPECT_EQ(problem([](InstanceInfo& x) { x.allowed_peers.emplace(300, "p"); }),
+            "allowed_peers has 300 entries, at most 256 are taken");
+  std::string wraps = to_json(healthy("d0", "kv_consumer"));
+  wraps.replace(wraps.find("\"block_size\":16"), 15, "\"block_size\":4294967312");
+  const auto parsed = parse_instance_info(wraps);
+  ASSERT_FALSE(parsed);
+  EXPECT_EQ(parsed.error().message,
+            "block_size must be an integer from 0 to 4294967295, and is 4294967312");
+}
+
+TEST(Doctor, HostileNumbersOfDescriptorsOverflowNothing) {
+  Pair pair;
+  pair.d.limits.open_files = pair.d.limits.open_files_max = INT64_MAX;
+  const auto checks = pair.checks();
+  EXPECT_EQ(named(checks, "decode descriptors")->verdict, Verdict::kWarning);
+  pair.d.limits.open_files = 2;
+  const auto few = pair.checks();
+  EXPECT_EQ(named(few, "decode descriptors")->verdict, Verdict::kOk);
+}
+
+TEST(Doctor, SaysWhichFabricEachSideWouldChooseAndThatNothingWasMoved) {
+  Pair pair;
+  EXPECT_EQ(named(pair.checks(), "KV path")->found,
+            "prefill would choose shm, decode shm; compared only, no bytes were moved");
+  pair.p.fabric = pair.d.fabric = "auto";
+  pair.p.fabric_provider = "tcp", pair.d.fabric_provider = "efa";
+  EXPECT_THAT(named(pair.checks(), "KV path")->found,
+              ::testing::StartsWith("prefill would choose shm"));
+  pair.d.boot_id = "boot-2";
+  EXPECT_THAT(
+      named(pair.checks(), "KV path")->found,
+      ::testing::StartsWith("prefill would choose libfabric (tcp), decode libfabric (efa)"));
+}
+
+TEST(Doctor, WhatServersSayIsShownAndDoesNotActOnTheTerminal) {
+  const std::vector<Check> checks = {
+      failure("a", "\x1b]0;owned\x07\nFAIL all", std::string(5000, 'x'))};
+  const std::string text = checks_text(checks);
+  EXPECT_THAT(text, ::testing::HasSubstr("FAIL     a  \\x1b]0;owned\\x07\\nFAIL all\n"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_LT(text.size(), 1500U);
+  EXPECT_EQ(checks_json(checks).find('\x1b'), std::string::npos);
+}
+
 TEST(Doctor, SaysItForPeopleAndForScripts) {
   const std::vector<Check> checks = {ok("a", "fine"), warning("bb", "so \"so\"", "do this"),
                                      failure("c", "broken", "do that")};

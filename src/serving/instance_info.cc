@@ -10,14 +10,26 @@
 namespace baton::serving {
 namespace {
 
+Status take_text(const Json& value, std::string_view field, std::string& out) {
+  out = value.get<std::string>();
+  if (out.size() <= kInfoTextMax) return {};
+  return fail(Errc::kInvalidArgument, fmt::format("{} has {} bytes, at most {} are taken", field,
+                                                  out.size(), kInfoTextMax));
+}
+
 Status read_text(const Json& body, std::string_view field, std::string& out) {
   const Json* value = find(body, field);
   if (value == nullptr || !value->is_string()) {
     return fail(Errc::kInvalidArgument, fmt::format("{} must be a text, and is {}", field,
                                                     value == nullptr ? "missing" : shown(*value)));
   }
-  out = value->get<std::string>();
-  return {};
+  return take_text(*value, field, out);
+}
+
+// Absent in what older instances say.
+Status read_text_if_there(const Json& body, std::string_view field, std::string& out) {
+  const Json* value = find(body, field);
+  return value == nullptr || !value->is_string() ? Status() : take_text(*value, field, out);
 }
 
 template <typename T>
@@ -53,16 +65,32 @@ Status read_identity(const Json& body, InstanceInfo& info) {
   return read_number(body, "tp_size", info.tp_size);
 }
 
-Status read_models(const Json& body, InstanceInfo& info) {
-  const Json* models = find(body, "models");
-  if (models == nullptr || !models->is_array()) {
-    return fail(Errc::kInvalidArgument, "models must be a list of texts");
+Status read_texts(const Json& list, std::string_view field, std::vector<std::string>& out) {
+  if (!list.is_array()) {
+    return fail(Errc::kInvalidArgument, fmt::format("{} must be a list of texts", field));
   }
-  for (const Json& name : *models) {
-    if (!name.is_string()) return fail(Errc::kInvalidArgument, "models must be a list of texts");
-    info.models.push_back(name.get<std::string>());
+  if (list.size() > kInfoListMax) {
+    return fail(Errc::kInvalidArgument, fmt::format("{} has {} entries, at most {} are taken",
+                                                    field, list.size(), kInfoListMax));
+  }
+  for (const Json& item : list) {
+    if (!item.is_string()) {
+      return fail(Errc::kInvalidArgument, fmt::format("{} must be a list of texts", field));
+    }
+    if (Status read = take_text(item, field, out.emplace_back()); !read) return read;
   }
   return {};
+}
+
+Status read_models(const Json& body, InstanceInfo& info) {
+  const Json* models = find(body, "models");
+  if (models == nullptr) return fail(Errc::kInvalidArgument, "models must be a list of texts");
+  return read_texts(*models, "models", info.models);
+}
+
+template <typename T>
+Status read_number_if_there(const Json& body, std::string_view field, T& out) {
+  return find(body, field) == nullptr ? Status() : read_number(body, field, out);
 }
 
 std::int64_t int_or_none(const Json& object, std::string_view key) {
@@ -74,9 +102,9 @@ std::int64_t int_or_none(const Json& object, std::string_view key) {
   return fits ? value->get<std::int64_t>() : -1;
 }
 
-void read_doctors(const Json& body, InstanceInfo& info) {
+Status read_doctors(const Json& body, InstanceInfo& info) {
   if (const Json* kv = find(body, "kv"); kv != nullptr) {
-    info.kv.dtype = text_or(*kv, "dtype", "");
+    if (Status read = read_text_if_there(*kv, "dtype", info.kv.dtype); !read) return read;
     info.kv.num_layers = uint_or(*kv, "num_layers", 0);
     info.kv.num_kv_heads = uint_or(*kv, "num_kv_heads", 0);
     info.kv.head_dim = uint_or(*kv, "head_dim", 0);
@@ -91,16 +119,47 @@ void read_doctors(const Json& body, InstanceInfo& info) {
     info.limits.locked_bytes_max = int_or_none(*limits, "locked_bytes_max");
     info.limits.ptrace_scope = int_or_none(*limits, "ptrace_scope");
   }
-  info.fabric = text_or(body, "fabric", "");
-  info.fabric_provider = text_or(body, "fabric_provider", "");
-  info.security = text_or(body, "security", "");
-  info.boot_id = text_or(body, "boot_id", "");
+  const Json* insecure = find(body, "insecure");
+  info.insecure = insecure != nullptr && insecure->is_boolean() && insecure->get<bool>();
+  const Json* allowed = find(body, "allowed_peers");
+  if (allowed == nullptr) return {};
+  return read_texts(*allowed, "allowed_peers", info.allowed_peers.emplace());
+}
+
+Status read_sizes(const Json& body, InstanceInfo& info) {
+  if (Status read = read_number_if_there(body, "pp_size", info.pp_size); !read) return read;
+  if (Status read = read_number_if_there(body, "block_size", info.block_size); !read) return read;
+  if (Status read = read_number_if_there(body, "max_model_len", info.max_model_len); !read) {
+    return read;
+  }
+  const Json* blocks = find(body, "blocks");
+  if (blocks == nullptr) return {};
+  for (const auto& [field, target] : {std::pair{"free", &info.blocks_free},
+                                      {"used", &info.blocks_used},
+                                      {"quarantined", &info.blocks_quarantined},
+                                      {"total", &info.blocks_total}}) {
+    if (Status read = read_number_if_there(*blocks, field, *target); !read) return read;
+  }
+  return {};
+}
+
+Status read_texts_of_newer_ones(const Json& body, InstanceInfo& info) {
+  for (const auto& [field, target] : {std::pair{"weights", &info.weights},
+                                      {"kernel_family", &info.kernel_family},
+                                      {"kv_load_failure_policy", &info.kv_load_failure_policy},
+                                      {"fabric", &info.fabric},
+                                      {"fabric_provider", &info.fabric_provider},
+                                      {"security", &info.security},
+                                      {"boot_id", &info.boot_id}}) {
+    if (Status read = read_text_if_there(body, field, *target); !read) return read;
+  }
+  return {};
 }
 
 }  // namespace
 
 std::string to_json(const InstanceInfo& info) {
-  return to_text(
+  Json out =
       Json{{"ready", info.ready},
            {"version", info.version},
            {"engine_id", info.engine_id},
@@ -137,7 +196,10 @@ std::string to_json(const InstanceInfo& info) {
            {"fabric", info.fabric},
            {"fabric_provider", info.fabric_provider},
            {"security", info.security},
-           {"boot_id", info.boot_id}});
+           {"boot_id", info.boot_id},
+           {"insecure", info.insecure}};
+  if (info.allowed_peers) out["allowed_peers"] = *info.allowed_peers;
+  return to_text(out);
 }
 
 Result<InstanceInfo> parse_instance_info(std::string_view body) {
@@ -151,23 +213,14 @@ Result<InstanceInfo> parse_instance_info(std::string_view body) {
     return tl::unexpected<Error>(read.error());
   }
   if (Status read = read_models(*parsed, info); !read) return tl::unexpected<Error>(read.error());
-  info.pp_size = static_cast<std::uint32_t>(uint_or(*parsed, "pp_size", 1));
-  info.weights = text_or(*parsed, "weights", "");
-  info.kernel_family = text_or(*parsed, "kernel_family", "");
-  info.kv_load_failure_policy = text_or(*parsed, "kv_load_failure_policy", "fail");
-  info.block_size = static_cast<std::uint32_t>(uint_or(*parsed, "block_size", 0));
-  info.max_model_len = static_cast<std::uint32_t>(uint_or(*parsed, "max_model_len", 0));
-  if (const Json* blocks = find(*parsed, "blocks"); blocks != nullptr) {
-    info.blocks_free = static_cast<std::uint32_t>(uint_or(*blocks, "free", 0));
-    info.blocks_used = static_cast<std::uint32_t>(uint_or(*blocks, "used", 0));
-    info.blocks_quarantined = static_cast<std::uint32_t>(uint_or(*blocks, "quarantined", 0));
-    info.blocks_total = static_cast<std::uint32_t>(uint_or(*blocks, "total", 0));
+  info.kv_load_failure_policy = "fail";
+  for (const auto read : {read_texts_of_newer_ones, read_sizes, read_doctors}) {
+    if (Status ok = read(*parsed, info); !ok) return tl::unexpected<Error>(ok.error());
   }
   if (const Json* requests = find(*parsed, "requests"); requests != nullptr) {
     info.requests_running = uint_or(*requests, "running", 0);
     info.requests_waiting = uint_or(*requests, "waiting", 0);
   }
-  read_doctors(*parsed, info);
   return info;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,15 +52,23 @@ struct InstanceInfo {
   std::string fabric_provider;  // libfabric's
   std::string security;         // of the control channel: "tls", "psk", "none"
   std::string boot_id;          // alike: one host, one monotonic clock
+  // Where it may connect to as D, as Security has it; nothing: an older instance, which does not
+  // say.
+  std::optional<std::vector<std::string>> allowed_peers;
+  bool insecure = false;
 
   bool can_prefill() const { return role == "kv_producer" || role == "kv_both"; }
   bool can_decode() const { return role == "kv_consumer" || role == "kv_both"; }
 };
 
+inline constexpr std::size_t kInfoTextMax = 1024;
+inline constexpr std::size_t kInfoListMax = 256;
+
 std::string to_json(const InstanceInfo& info);
 
-// Names the field that is missing or of the wrong type. Unknown members are ignored, so that newer
-// instances and older routers go together.
+// Names the field that is missing, of the wrong type or larger than an instance makes it: texts
+// have at most kInfoTextMax bytes, lists kInfoListMax entries. Unknown members are ignored, so that
+// newer instances and older routers go together.
 Result<InstanceInfo> parse_instance_info(std::string_view body);
 
 }  // namespace baton::serving

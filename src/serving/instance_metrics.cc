@@ -154,8 +154,8 @@ void add_contract(const AgentMetrics& m, MetricPage& page) {
   page.counter("baton_refused_connections_total",
                "Control connections turned away: too many, or too many a second.",
                of(m.refused_connections));
-  page.counter("baton_quota_refusals_total",
-               "Registrations and claims of decode peers past their quotas.", of(m.quota_refusals));
+  page.counter("baton_quota_refusals_total", "Registrations and claims of peers past their quotas.",
+               of(m.quota_refusals));
   page.counter("baton_unknown_fields_total",
                "Fields and messages of a newer protocol that were ignored.", of(m.unknown_fields));
   page.gauge("baton_quarantined_blocks_worst_peer",

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/boot_id.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "http/server.h"
@@ -237,6 +238,8 @@ class InstanceServerImpl : public InstanceServer {
       info.fabric = options.agent->fabric;
       info.fabric_provider = options.agent->fabric_provider;
       info.security = security_name(options.agent->security);
+      info.allowed_peers = options.agent->security.allowed_peers;
+      info.insecure = options.agent->security.insecure;
       info.protocol.oldest = wire::kVersionMin;
       info.protocol.newest =
           options.agent->protocol_max == 0 ? wire::kVersion : options.agent->protocol_max;

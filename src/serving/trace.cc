@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "serving/json.h"
 
@@ -18,9 +19,24 @@ double microseconds(std::int64_t ns) {
   return static_cast<double>(ns) / 1000;
 }
 
-std::int64_t number(const Json& object, std::string_view key) {
+// A monotonic clock's: within 36 years of its zero, so that sums and differences of three fit.
+// Whatever else a record says did not happen.
+constexpr std::int64_t kLatest = std::int64_t{1} << 60;
+
+std::optional<std::int64_t> time_in(const Json& value) {
+  if (!value.is_number_integer()) return {};
+  if (value.is_number_unsigned() &&
+      value.get<std::uint64_t>() > static_cast<std::uint64_t>(kLatest)) {
+    return {};
+  }
+  const auto time = value.get<std::int64_t>();
+  if (time < -kLatest || time > kLatest) return {};
+  return time;
+}
+
+std::int64_t time_or_none(const Json& object, std::string_view key) {
   const Json* value = find(object, key);
-  return value != nullptr && value->is_number_integer() ? value->get<std::int64_t>() : 0;
+  return value == nullptr ? 0 : time_in(*value).value_or(0);
 }
 
 // The times of one record, moved to the router's clock. 0: did not happen.
@@ -28,7 +44,7 @@ class Times {
  public:
   Times(const Json* times, std::int64_t offset) : times_(times), offset_(offset) {}
   std::int64_t at(std::string_view key) const {
-    const std::int64_t time = times_ == nullptr ? 0 : number(*times_, key);
+    const std::int64_t time = times_ == nullptr ? 0 : time_or_none(*times_, key);
     return time == 0 ? 0 : time + offset_;
   }
   std::vector<std::int64_t> list(std::string_view key) const {
@@ -36,7 +52,7 @@ class Times {
     const Json* values = times_ == nullptr ? nullptr : find(*times_, key);
     if (values == nullptr || !values->is_array()) return out;
     for (const Json& value : *values) {
-      if (value.is_number_integer()) out.push_back(value.get<std::int64_t>() + offset_);
+      if (const auto time = time_in(value)) out.push_back(*time + offset_);
     }
     return out;
   }
@@ -165,7 +181,7 @@ void map_clock(const TraceSource& source, const Json& page, std::string_view own
     return;
   }
   const std::int64_t middle = source.sent + (source.received - source.sent) / 2;
-  side.offset = middle - number(*clock, "monotonic_ns");
+  side.offset = middle - time_or_none(*clock, "monotonic_ns");
   side.clock = fmt::format("other host, moved by {:.3f} ms, may be off by {:.3f} ms either way",
                            static_cast<double>(side.offset) / 1e6,
                            static_cast<double>(source.received - source.sent) / 2e6);

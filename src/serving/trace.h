@@ -17,7 +17,8 @@
 
 namespace baton::serving {
 
-// What GET /debug/transfers?id= of one leg's instance answered.
+// What GET /debug/transfers?id= of one leg's instance answered. Times that no monotonic clock shows
+// (2^60 ns and more from its zero) count as not told.
 struct TraceSource {
   std::string name;                     // "prefill" or "decode"
   std::string body;                     // {"transfers": [...], "clock": {...}}

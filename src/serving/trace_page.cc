@@ -5,6 +5,7 @@
 #include <array>
 #include <mutex>
 
+#include "base/boot_id.h"
 #include "base/clock.h"
 #include "serving/answers.h"
 #include "serving/json.h"

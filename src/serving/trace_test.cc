@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <set>
 
@@ -195,6 +196,32 @@ TEST(Trace, TheRouterKnowsWhereItsLegsWere) {
   EXPECT_EQ(leg_url(kRouter, "prefill"), "http://p:1");
   EXPECT_EQ(leg_url(kRouter, "decode"), "http://d:2");
   EXPECT_EQ(leg_url("{}", "decode"), "");
+}
+
+// An instance of another build, or no instance at all: numbers that no clock shows.
+TEST(Trace, TimesThatNoClockShowsAreNotTold) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  const std::string record =
+      R"({"side":"prefill","engine_id":"p0","times":{
+          "submitted":1000000,"ended":9223372036854775807,
+          "pieces_ready":[-9223372036854775808,18446744073709551615,1010000],
+          "ready":-9223372036854775807,
+          "first_step":1000500,"first_token":18446744073709551615,"registered":1004000}})";
+  for (const std::int64_t clock : {kMost, kLeast, std::int64_t{0}}) {
+    const TraceSource source{"prefill", page(record, "elsewhere", clock), "", 1000000, 1000000};
+    const Json trace = make({source});
+    std::set<std::string> names;
+    for (const Json& event : trace["traceEvents"]) {
+      if (!event.contains("ts") || event["pid"] != 2) continue;
+      names.insert(event["name"].get<std::string>());
+      EXPECT_GE(event["ts"].get<double>(), 0.0) << event.dump();
+      EXPECT_LE(event["ts"].get<double>(), 1e7) << event.dump();
+    }
+    EXPECT_EQ(names.count("registration came"), 1U) << "what is told is shown";
+    EXPECT_EQ(names.count("request"), 0U) << "its end is not told";
+    EXPECT_EQ(names.count("first token"), 0U);
+  }
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 
+#include "base/boot_id.h"
 #include "base/clock.h"
 
 namespace baton::serving {
@@ -55,16 +55,6 @@ std::string host_clock() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   return fmt::format(R"({{"boot_id":"{}","monotonic_ns":{},"unix_ns":{}}})", boot_id(),
                      now().time_since_epoch().count(), duration_cast<nanoseconds>(wall).count());
-}
-
-const std::string& boot_id() {
-  static const std::string id = [] {
-    std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string text;
-    file >> text;
-    return text;
-  }();
-  return id;
 }
 
 }  // namespace baton::serving

@@ -42,6 +42,5 @@ std::string_view id_in(std::string_view query);
 // This host's clock as a JSON object: boot_id, monotonic_ns and unix_ns at this moment. Processes
 // with the same boot_id share their monotonic clock.
 std::string host_clock();
-const std::string& boot_id();  // "" where the system does not tell
 
 }  // namespace baton::serving

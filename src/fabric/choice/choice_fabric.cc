@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "base/boot_id.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "fabric/choice/menu.h"
@@ -23,13 +23,6 @@ using Kind = FabricEvent::Kind;
 
 std::string_view name_of(Carrier carrier) {
   return carrier == Carrier::kShm ? "shm" : "libfabric";
-}
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
 }
 
 class ChoiceFabric final : public Fabric {
@@ -142,7 +135,8 @@ Result<Fabric::Inbound> ChoiceFabric::open_inbound(const PeerId& peer, Access ac
   for (Child& child : children_) {
     Result<Inbound> part = child.fabric->open_inbound(peer, access);
     if (!part) {
-      // The others go back: nobody has their offers.
+      // The others go back: nobody has their offers. Without others no fence would end the row.
+      if (in.parts.empty()) return part;
       inbounds_.emplace(id.value, std::move(in));
       fence_inbound(id);
       return part;
