@@ -201,6 +201,7 @@ void DecodeSide::Impl::refuse_registration(Registration&& registration, Outcome 
   event.peer = registration.peer.engine_id;
   event.times.told = now.time_since_epoch().count();
   (outcome == Outcome::kCancelled ? metrics.decode_cancelled : metrics.decode_failed).add();
+  if (pull()) port.posted(event.transfer);
   port.deliver(std::move(event));
 }
 

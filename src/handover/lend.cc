@@ -25,6 +25,15 @@ void PrefillSide::Impl::send_source(std::uint32_t index, Time now) {
   if (peers[index].source) send(index, wire::Offer{peers[index].source_offer}, now);
 }
 
+// Blocks are announced when they are finished, and D reads at once: whoever comes earlier was told
+// by somebody else, and may have read what was still to be computed [I2].
+std::string PrefillSide::Impl::lending_fault(TransferId id) const {
+  const auto found = transfer_of.find(id);
+  if (!found || !transfers[*found].known) return "no finished blocks of this transfer are here";
+  if (!transfers[*found].last) return "the blocks of this transfer are not finished";
+  return {};
+}
+
 // D names the blocks as they were announced to it. Were it told wrong ones, it has read another
 // request's.
 std::string PrefillSide::Impl::source_fault(const Push& p) const {
@@ -41,13 +50,13 @@ std::string PrefillSide::Impl::source_fault(const Push& p) const {
   return {};
 }
 
-// A registration whose blocks are D's to read: checked once the request is whole, hashed where both
-// verify, and over when D has read everything.
+// A registration whose blocks are D's to read: checked, hashed where both verify, and over when D
+// has read everything.
 PrefillSide::Impl::Step PrefillSide::Impl::lend(std::uint32_t push, std::uint64_t& hash_budget,
                                                 Time now) {
   Push& p = pushes[push];
   Transfer& t = transfers[p.transfer];
-  if (!t.last) return Step::kStarved;
+  BATON_CHECK(t.last, "[I2] blocks that are not finished were lent");
   if (!p.checked) {
     if (!fits_pieces(push, now)) return Step::kStarved;
     if (std::string fault = source_fault(p); !fault.empty()) {

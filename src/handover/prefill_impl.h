@@ -268,6 +268,7 @@ struct PrefillSide::Impl {
   bool pull() const { return config.mode == Mode::kPull; }
   Status open_source(std::uint32_t index);
   void send_source(std::uint32_t index, Time now);
+  std::string lending_fault(TransferId id) const;
   std::string source_fault(const Push& p) const;
   Step lend(std::uint32_t push, std::uint64_t& hash_budget, Time now);
 

@@ -180,6 +180,29 @@ TEST_F(PullTest, FinalBeforeEverythingWasReadIsRefused) {
   EXPECT_THAT(d_event().text, HasSubstr("before everything was read"));
 }
 
+TEST_F(PullTest, BlocksThatAreNotFinishedAreNotLent) {
+  p->expect(kId, 8, now);
+  ready({0, 4}, {1}, false);
+  fetch_two();
+  exchange();
+  finish_reads();
+  exchange();
+  EXPECT_THAT(d_event().text, HasSubstr("not finished"));
+  ready({4, 8}, {2});
+  fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}}, {0, 2});
+  exchange();
+  finish_reads();
+  exchange();
+  while (d_port.events.size() > 1) d_port.events.pop_front();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, BlocksOfAnUnknownTransferAreNotLent) {
+  fetch_two();
+  exchange();
+  EXPECT_THAT(d_event().text, HasSubstr("no finished blocks"));
+}
+
 // ---- cancel, withdraw, loss ----
 
 TEST_F(PullTest, ACancelAtDFreesPAtOnceAndDWhenItsReadsAreOver) {

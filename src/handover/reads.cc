@@ -208,7 +208,7 @@ void DecodeSide::Impl::on_read_failed(std::uint64_t context, std::string_view er
   Attempt& a = attempts[index];
   const std::uint32_t peer = a.peer;
   const Outbound through = a.reading.through;
-  const bool unclean = !over && !config.failed_writes_final;  // it may still land [I1]
+  const bool unclean = !over;  // it may still land [I1]
   a.reading.unclean |= unclean;
   if (a.phase == Phase::kRegistered) {
     end(index, Outcome::kFailed, Cause::kFabric, fmt::format("a read failed: {}", error), false,

@@ -199,6 +199,9 @@ void PrefillSide::Impl::on_register(std::uint32_t peer, const wire::Register& me
     return turn_away(peer, key, cause == Cause::kNone ? Cause::kUnknownTransfer : cause,
                      "the transfer is over here", now);
   }
+  if (std::string fault = pull() ? lending_fault(key.transfer) : ""; !fault.empty()) {
+    return turn_away(peer, key, Cause::kUnknownTransfer, std::move(fault), now);
+  }
   if (draining && !is_known(key.transfer)) {
     return turn_away(peer, key, Cause::kShutdown,
                      "the prefill side is draining and takes no new request", now);
