@@ -272,9 +272,6 @@ void DecodeSide::Impl::grant_again(std::uint32_t index, Time now) {
   a.epoch = next_epoch++;
   a.counted = 0;
   a.final_known = false;
-  auto source = std::move(a.reading.source);
-  a.reading = Reading{};
-  a.reading.source = std::move(source);
   a.phase = Phase::kWaiting;
   a.inbound.reset();
   a.resend_gap =

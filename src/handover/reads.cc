@@ -109,7 +109,9 @@ void DecodeSide::Impl::begin_reading(std::uint32_t index, Time now) {
     return end(index, Outcome::kFailed, Cause::kRefused,
                fmt::format("source: {}", fits.error().message), true, now);
   }
-  a.reading.cursor = layout::RunCursor(peers[a.peer].plan, config.write_bytes_max);
+  // Under a new grant what was read is kept: it stands or falls with P's last word [I8].
+  const bool again = a.reading.posted > 0;
+  if (!again) a.reading.cursor = layout::RunCursor(peers[a.peer].plan, config.write_bytes_max);
   if (a.blocks == 0) {
     a.reading.all_posted = a.reading.taken = true;
     port.posted(a.transfer);
