@@ -347,6 +347,7 @@ class NullWorld final : public handover::Port {
   void send(handover::LinkId, std::span<const std::byte>) override {}
   void trust(handover::LinkId) override {}
   Result<InboundOffer> open_inbound(const PeerId&) override { return InboundOffer{}; }
+  Result<InboundOffer> open_source(const PeerId&) override { return InboundOffer{}; }
   void fence_inbound(handover::Inbound) override {}
   Result<handover::Outbound> connect(const PeerId&, std::span<const std::byte>,
                                      std::span<const Region>) override {
@@ -362,6 +363,8 @@ class NullWorld final : public handover::Port {
     bytes += write.length;
     return {};
   }
+  Status post_read(const handover::ReadOp&) override { return fail(Errc::kUnsupported, ""); }
+  void posted(TransferId) override {}
   std::uint64_t hash_block(std::uint16_t, BlockId) override { return 0; }
   void deliver(Event&& event) override { ended |= event.outcome == Outcome::kDone; }
 

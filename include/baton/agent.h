@@ -128,8 +128,8 @@ class Agent {
   // follow. If P has begun to write, the attempt still ends (as cancelled) once P has drained.
   virtual Status withdraw(TransferId transfer) = 0;
   // Pull: waits until every read of the registration is posted, or it ended. For an engine that
-  // does its transfers' work in its own step (`engine-loop`). Errors: kDeadlineExceeded after
-  // `at_most`, kNotFound for a transfer that is not registered, kUnsupported in push mode.
+  // does its transfers' work in its own step (`engine-loop`). Returns at once for a transfer that
+  // is not registered. Errors: kDeadlineExceeded after `at_most`, kUnsupported in push mode.
   virtual Status wait_posted(TransferId transfer, std::chrono::milliseconds at_most) {
     static_cast<void>(transfer);
     static_cast<void>(at_most);

@@ -42,10 +42,11 @@ std::string_view to_string(Cause cause);
 struct Timeline {
   std::int64_t registered = 0;   // D: register accepted; P: registration came
   std::int64_t ready = 0;        // P: first piece ready
-  std::int64_t first_write = 0;  // P: first write posted
-  std::int64_t last_byte = 0;    // P: last write completed; D: last immediate counted
-  std::int64_t final_came = 0;   // D: P's final message came
-  std::int64_t told = 0;         // the event was queued for the engine
+  std::int64_t first_write = 0;  // P: first write posted; pull, D: first read posted
+  std::int64_t last_byte = 0;   // P: last write completed; D: last immediate counted; pull, D: last
+                                // read completed, P: D's word that it has read everything
+  std::int64_t final_came = 0;  // D: P's final message came
+  std::int64_t told = 0;        // the event was queued for the engine
 };
 
 struct Event {
@@ -66,9 +67,10 @@ struct Event {
   bool blocks_released = true;
   std::optional<TokenId> first_token;  // D, done: P's first sampled token, if it sent one
   TokenRange range;                    // done: token positions handed over
-  std::uint64_t bytes = 0;             // done: payload bytes (P: written; D: expected by plan)
+  // done: payload bytes (P: written, pull: lent; D: expected by plan, pull: read)
+  std::uint64_t bytes = 0;
   std::uint64_t bytes_planned = 0;
-  std::uint32_t writes = 0;           // P: writes posted; D: immediates counted
+  std::uint32_t writes = 0;           // P: writes posted; D: immediates counted; pull, D: reads
   std::uint32_t blocks_verified = 0;  // verification on: blocks whose hash agreed
   std::string peer;                   // the other side's engine id, if known
   std::string fabric;                 // what carries bytes between the two, once it is known

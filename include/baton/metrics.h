@@ -17,6 +17,7 @@ struct AgentMetrics {
   Counter prefill_done, prefill_failed, prefill_cancelled;
   Counter decode_done, decode_failed, decode_cancelled;
   // Payload.
+  Counter reads_posted;  // pull's D
   Counter bytes_written, writes_posted, runs_merged, blocks_written, bytes_received,
       blocks_received;
   Counter immediates_received, immediates_unknown;

@@ -137,9 +137,26 @@ class AgentImpl final : public Agent {
     if (auto ok = consumes("register_blocks"); !ok) return ok;
     if (auto ok = check_transfer(registration.transfer); !ok) return ok;
     if (auto ok = check_peer(registration.peer); !ok) return ok;
-    if (auto ok = handover::check_registration(geometry_, registration); !ok) return ok;
+    if (auto ok = handover::check_registration(geometry_, options_.mode, registration); !ok) {
+      return ok;
+    }
     if (auto ok = has_place(owner_->open_decode()); !ok) return ok;
-    return submit(std::move(registration));
+    const TransferId transfer = registration.transfer;
+    const bool pull = options_.mode == Mode::kPull;
+    if (pull) owner_->posted_book().open(transfer);
+    Status ok = submit(std::move(registration));
+    if (pull && !ok) owner_->posted_book().close(transfer);
+    return ok;
+  }
+
+  Status wait_posted(TransferId transfer, std::chrono::milliseconds at_most) override {
+    if (options_.mode != Mode::kPull) {
+      return fail(Errc::kUnsupported, "wait_posted was called and mode is push");
+    }
+    if (owner_->posted_book().wait(transfer, at_most)) return {};
+    return fail(Errc::kDeadlineExceeded,
+                fmt::format("the reads of transfer {} are not posted after {} ms",
+                            transfer.to_string(), at_most.count()));
   }
 
   Status withdraw(TransferId transfer) override {
@@ -270,6 +287,10 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
   }
   ok = fabric->register_regions(geometry.regions);
   if (!ok) return tl::unexpected(ok.error());
+  if (options.mode == Mode::kPull && !fabric->capabilities().reads) {
+    return fail(Errc::kUnsupported, fmt::format("mode is pull, and fabric {} does not read",
+                                                fabric->capabilities().name));
+  }
   const auto config = handover_config(options, geometry, id, fabric->capabilities());
   auto allowed_peers = PeerList::parse(options.security);
   if (!allowed_peers) return tl::unexpected(allowed_peers.error());
@@ -297,9 +318,6 @@ Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,
   auto ok = check_options(options);
   if (ok) ok = layout::validate(geometry, layout::Whose::kOurs);
   if (!ok) return tl::unexpected(ok.error());
-  if (options.mode == Mode::kPull) {
-    return fail(Errc::kUnsupported, "mode is pull, only push is offered by this build");
-  }
   const PeerId id = make_peer_id(options);
   auto fabric = fabric::make_fabric(fabric_choice(options));
   if (!fabric) return tl::unexpected(fabric.error());

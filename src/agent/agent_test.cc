@@ -466,7 +466,6 @@ TEST(AgentCreate, BadOptionsNameTheField) {
               HasSubstr("129"));
   EXPECT_THAT(message([](auto& o, auto&) { o.engine_id = "a\nb"; }), HasSubstr("0x0a"));
   EXPECT_THAT(message([](auto& o, auto&) { o.fabric = "efa"; }), HasSubstr("'efa'"));
-  EXPECT_THAT(message([](auto& o, auto&) { o.mode = Mode::kPull; }), HasSubstr("pull"));
   EXPECT_THAT(message([](auto& o, auto&) { o.peer_timeout = 0ms; }), HasSubstr("peer_timeout"));
   EXPECT_THAT(message([](auto& o, auto&) { o.lease_renewal = 40s; }), HasSubstr("lease_renewal"));
   EXPECT_THAT(message([](auto& o, auto&) { o.transfers_max = 0; }), HasSubstr("transfers_max"));
@@ -510,7 +509,7 @@ TEST_F(RefusedPeer, NamesFieldAndBothValues) {
   Instance other(pull, {},
                  [](const PeerId&) { return std::move(*fabric::shm::make_shm_fabric()); });
   const auto u = TransferId::random();
-  ASSERT_TRUE(other.register_blocks(u, p_->address(), 8));
+  ASSERT_TRUE(other.fetch_blocks(u, p_->address(), {{0, 8}, {{0, 1}}}));
   ASSERT_TRUE(other.wait_end(u, Side::kDecode));
   EXPECT_THAT(other.ends(u, Side::kDecode).at(0).text,
               AllOf(HasSubstr("mode"), HasSubstr("push"), HasSubstr("pull")));

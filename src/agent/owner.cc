@@ -220,6 +220,11 @@ bool Owner::move_bytes() {
 void Owner::hand_to_sides(const fabric::FabricEvent& event) {
   if (deaf_) return;
   note_carrier(event);
+  config_.mode == Mode::kPull ? hand_to_pullers(event) : hand_to_pushers(event);
+}
+
+// Push: P posts writes, D lets it.
+void Owner::hand_to_pushers(const fabric::FabricEvent& event) {
   using Kind = fabric::FabricEvent::Kind;
   const auto outbound = static_cast<handover::Outbound>(event.outbound.value);
   const auto inbound = static_cast<handover::Inbound>(event.inbound.value);
@@ -232,16 +237,40 @@ void Owner::hand_to_sides(const fabric::FabricEvent& event) {
       return prefill_.on_write_done(event.context, now_);
     case Kind::kWriteFailed:
       return prefill_.on_write_failed(event.context, event.error, now_, event.over);
-    case Kind::kReadDone:
-    case Kind::kReadFailed:
-      BATON_CHECK(false, "a read completed and none was posted");
-      return;
     case Kind::kOutboundClosed:
       return prefill_.on_outbound_closed(outbound, now_);
     case Kind::kImmediate:
       return decode_.on_immediate(inbound, event.immediate, now_);
     case Kind::kInboundFenced:
       return decode_.on_fenced(inbound, now_);
+    case Kind::kReadDone:
+    case Kind::kReadFailed:
+      BATON_CHECK(false, "a completion of a read that nobody posted");
+  }
+}
+
+// Pull: D posts reads, P lets it.
+void Owner::hand_to_pullers(const fabric::FabricEvent& event) {
+  using Kind = fabric::FabricEvent::Kind;
+  const auto outbound = static_cast<handover::Outbound>(event.outbound.value);
+  switch (event.kind) {
+    case Kind::kConnected:
+      return decode_.on_connected(outbound, now_);
+    case Kind::kConnectFailed:
+      return decode_.on_connect_failed(outbound, event.error, now_);
+    case Kind::kReadDone:
+      return decode_.on_read_done(event.context, now_);
+    case Kind::kReadFailed:
+      return decode_.on_read_failed(event.context, event.error, now_, event.over);
+    case Kind::kOutboundClosed:
+      return decode_.on_outbound_closed(outbound, now_);
+    case Kind::kInboundFenced:
+      return prefill_.on_fenced(static_cast<handover::Inbound>(event.inbound.value), now_);
+    case Kind::kImmediate:  // a writer that was never let in
+      return metrics_.immediates_unknown.add();
+    case Kind::kWriteDone:
+    case Kind::kWriteFailed:
+      BATON_CHECK(false, "a completion of a write that nobody posted");
   }
 }
 
@@ -379,11 +408,19 @@ void Owner::trust(handover::LinkId link) {
 
 // --- fabric ---
 
-Result<handover::Port::InboundOffer> Owner::open_inbound(const PeerId& writer) {
-  auto inbound = fabric_->open_inbound(writer, fabric::Access::kWrite);
+Result<handover::Port::InboundOffer> Owner::open_for(const PeerId& peer, fabric::Access access) {
+  auto inbound = fabric_->open_inbound(peer, access);
   if (!inbound) return tl::unexpected(inbound.error());
-  carriers_in_[inbound->id] = {writer.engine_id, {}};
+  carriers_in_[inbound->id] = {peer.engine_id, {}};
   return InboundOffer{static_cast<handover::Inbound>(inbound->id.value), std::move(inbound->offer)};
+}
+
+Result<handover::Port::InboundOffer> Owner::open_inbound(const PeerId& writer) {
+  return open_for(writer, fabric::Access::kWrite);
+}
+
+Result<handover::Port::InboundOffer> Owner::open_source(const PeerId& reader) {
+  return open_for(reader, fabric::Access::kRead);
 }
 
 void Owner::fence_inbound(handover::Inbound inbound) {
@@ -415,6 +452,18 @@ Status Owner::post(const handover::WriteOp& write) {
   return fabric_->post(out);
 }
 
+Status Owner::post_read(const handover::ReadOp& read) {
+  fabric::Read out;
+  out.from = fabric::OutboundId{static_cast<std::uint32_t>(read.from)};
+  out.local_region = read.local_region;
+  out.local_offset = read.local_offset;
+  out.remote_region = read.remote_region;
+  out.remote_offset = read.remote_offset;
+  out.length = read.length;
+  out.context = read.context;
+  return fabric_->post_read(out);
+}
+
 void Owner::note_carrier(const fabric::FabricEvent& event) {
   using Kind = fabric::FabricEvent::Kind;
   if (event.kind == Kind::kConnected) {
@@ -440,7 +489,8 @@ std::string Owner::carrier_of(const Event& event) const {
     }
     return std::string();
   };
-  return event.side == Side::kPrefill ? find(carriers_out_) : find(carriers_in_);
+  const bool posts = (event.side == Side::kPrefill) == (config_.mode == Mode::kPush);
+  return posts ? find(carriers_out_) : find(carriers_in_);
 }
 
 std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {

@@ -14,6 +14,7 @@
 #include "agent/control_channel.h"
 #include "agent/event_queue.h"
 #include "agent/poller.h"
+#include "agent/posted_book.h"
 #include "agent/submission.h"
 #include "agent/wake.h"
 #include "base/queue.h"
@@ -51,6 +52,7 @@ class Owner final : private ChannelUser, private handover::Port {
   std::uint32_t open_decode() const;
 
   EventQueue& events() { return events_; }
+  PostedBook& posted_book() { return posted_book_; }
   const AgentMetrics& metrics() const { return metrics_; }
   std::uint16_t port() const { return channel_->port(); }
   bool listens_on_loopback() const { return channel_->listens_on_loopback(); }
@@ -70,6 +72,8 @@ class Owner final : private ChannelUser, private handover::Port {
   bool look_at_sockets(Duration timeout);
   bool move_bytes();
   void hand_to_sides(const fabric::FabricEvent& event);
+  void hand_to_pushers(const fabric::FabricEvent& event);
+  void hand_to_pullers(const fabric::FabricEvent& event);
   void publish();
   Time next_deadline() const;
 
@@ -88,13 +92,18 @@ class Owner final : private ChannelUser, private handover::Port {
   void send(handover::LinkId link, std::span<const std::byte> frame) override;
   void trust(handover::LinkId link) override;
   Result<InboundOffer> open_inbound(const PeerId& writer) override;
+  Result<InboundOffer> open_source(const PeerId& reader) override;
   void fence_inbound(handover::Inbound inbound) override;
   Result<handover::Outbound> connect(const PeerId& receiver, std::span<const std::byte> offer,
                                      std::span<const Region> regions) override;
   void close_outbound(handover::Outbound outbound) override;
   Status post(const handover::WriteOp& write) override;
+  Status post_read(const handover::ReadOp& read) override;
+  void posted(TransferId transfer) override { posted_book_.close(transfer); }
   std::uint64_t hash_block(std::uint16_t group, BlockId block) override;
   void deliver(Event&& event) override;
+
+  Result<InboundOffer> open_for(const PeerId& peer, fabric::Access access);
 
   // Which fabric carries bytes to and from each peer: for the records of hand-overs.
   struct Carrier {
@@ -112,6 +121,7 @@ class Owner final : private ChannelUser, private handover::Port {
   const OwnerOptions options_;
   const handover::Config config_;
   AgentMetrics metrics_;
+  PostedBook posted_book_;
   EventQueue events_;
   Wake wake_;
   BoundedQueue<Submission> submissions_{kSubmissionsMax};

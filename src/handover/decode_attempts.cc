@@ -28,7 +28,7 @@ wire::Key DecodeSide::Impl::key_of(std::uint32_t index) const {
 void DecodeSide::Impl::send_register(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   Peer& peer = peers[a.peer];
-  BATON_CHECK(peer.state == Peer::State::kReady && peer.inbound);
+  BATON_CHECK(peer.state == Peer::State::kReady && peer.open);
   a.phase = Phase::kRegistered;
   if (!a.inbound) a.told_connection = peer.connection;
   a.inbound = peer.inbound;
@@ -38,12 +38,14 @@ void DecodeSide::Impl::send_register(std::uint32_t index, Time now) {
   message.attempt = a.number;
   message.range = a.range;
   message.prompt_tokens = a.prompt_tokens;
-  message.num_groups = a.block_ids.size();
-  std::copy(a.block_ids.begin(), a.block_ids.end(), message.block_ids.begin());
+  const auto& named = pull() ? a.reading.source : a.block_ids;
+  message.num_groups = named.size();
+  std::copy(named.begin(), named.end(), message.block_ids.begin());
   message.num_grants = 1;
   message.grant = {config.geometry.rank, {index, a.generation}, a.epoch, a.credits};
   message.deadline = to_ms(a.deadline - now);
   message.counted = a.counted;
+  message.taken = a.reading.taken;
   send(peer, message, now);
   a.resend_gap =
       std::clamp(a.resend_gap * 2, Duration(config.resend_min), Duration(config.resend_max));
@@ -56,6 +58,7 @@ void DecodeSide::Impl::grant(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   if (peers[a.peer].quarantined < quarantine_max) {
     unhold(a);
+    if (pull()) return begin_reading(index, now);
     return send_register(index, now);
   }
   a.resend_at = kNever;
@@ -101,7 +104,7 @@ void DecodeSide::Impl::repeat(std::uint32_t index, Time now) {
       break;
     case Phase::kWithdrawing:
     case Phase::kQuarantined:
-      if (!a.drained_immediates) send_cancel(index, now);
+      if (!pull() && !a.drained_immediates) send_cancel(index, now);
       break;
     case Phase::kVerifying:
     case Phase::kFree:
@@ -146,10 +149,17 @@ std::string DecodeSide::Impl::final_fault(const Attempt& a, const Peer& peer,
   if (message.bytes != a.bytes_planned) {
     return fmt::format("Final: bytes is {}, planned were {}", message.bytes, a.bytes_planned);
   }
+  if (pull()) {
+    if (!a.reading.taken) return "Final: it came before everything was read";
+    if (message.immediates != 0) {
+      return fmt::format("Final: immediates is {}, nothing is written in pull mode",
+                         message.immediates);
+    }
+  }
   if (message.immediates < a.counted) {
     return fmt::format("Final: immediates is {}, {} were counted", message.immediates, a.counted);
   }
-  if (a.blocks > 0 && message.immediates == 0) {
+  if (!pull() && a.blocks > 0 && message.immediates == 0) {
     return fmt::format("Final: immediates is 0, {} blocks were wanted", a.blocks);
   }
   if (peer.verify && message.hashes.size() != a.blocks) {
@@ -183,6 +193,7 @@ void DecodeSide::Impl::on_stopped(std::uint32_t peer, const wire::Stopped& messa
   if (index == kNone) return;
   Attempt& a = attempts[index];
   if (a.phase == Phase::kVerifying) return;  // everything has landed: nothing can be stopped
+  if (pull()) return source_stopped(index, message, now);
   if (message.again && message.drained && a.phase == Phase::kRegistered) {
     // P forgot what became of the grant. Where bytes may be under way after P saw their completion,
     // or after a failed write, only the fence tells that none lands under the next one [I1].
@@ -302,6 +313,7 @@ void DecodeSide::Impl::on_immediate(Inbound inbound, std::uint32_t immediate, Ti
 void DecodeSide::Impl::on_fenced(Inbound inbound, Time now) {
   for (std::uint32_t i = 0; i < peers.size(); ++i) {
     if (peers[i].state == Peer::State::kFree || peers[i].inbound != inbound) continue;
+    peers[i].open = false;
     peers[i].inbound.reset();  // it came unasked: the writer's process is dead
     metrics.peers_lost.add();
     for (std::uint32_t row = 0; row < attempts.size(); ++row) {
@@ -376,6 +388,11 @@ bool DecodeSide::Impl::verify_some(std::uint32_t index, std::uint64_t& budget, T
 void DecodeSide::Impl::complete(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   BATON_CHECK(a.final_known && a.counted == a.final_immediates, "[I2]");
+  if (pull()) {
+    BATON_CHECK(a.reading.taken && reads_over(a), "[I2] {} reads are out", a.reading.in_flight);
+    BATON_CHECK(a.reading.bytes == a.bytes_planned, "[I8] {} bytes were read, {} are needed",
+                a.reading.bytes, a.bytes_planned);
+  }
   metrics.bytes_received.add(a.bytes_planned);
   metrics.blocks_received.add(a.blocks);
   const std::int64_t told = now.time_since_epoch().count();
@@ -400,7 +417,7 @@ Event DecodeSide::Impl::event_for(const Attempt& a, Event::Kind kind, Outcome ou
   event.range = a.range;
   event.bytes_planned = a.bytes_planned;
   event.bytes = outcome == Outcome::kDone ? a.bytes_planned : 0;
-  event.writes = a.counted;
+  event.writes = pull() ? a.reading.posted : a.counted;
   event.blocks_verified = a.verified;
   event.peer = peers[a.peer].address.engine_id;
   event.times = a.times;
@@ -418,6 +435,11 @@ void DecodeSide::Impl::end(std::uint32_t index, Outcome outcome, Cause cause, st
     if (withdrawn.size() > kWithdrawnRemembered) withdrawn.pop_front();
   }
   unhold(a);
+  if (pull()) {
+    released = reads_over(a);  // nobody but ourselves touches the blocks
+    port.posted(a.transfer);
+  }
+  const bool told = a.phase == Phase::kRegistered || a.phase == Phase::kWithdrawing;
   --open;
   metrics.transfers_decode.set(open);
   (outcome == Outcome::kDone        ? metrics.decode_done
@@ -431,6 +453,10 @@ void DecodeSide::Impl::end(std::uint32_t index, Outcome outcome, Cause cause, st
   port.deliver(std::move(event));
   a.cause = cause;
   a.text = std::move(text);
+  // Pull: said once. If it is lost, P's lease ends.
+  if (pull() && told && outcome != Outcome::kDone && !a.reading.stopped && ready(a)) {
+    send_cancel(index, now);
+  }
   if (released) {
     free_row(index);
   } else {
@@ -440,12 +466,14 @@ void DecodeSide::Impl::end(std::uint32_t index, Outcome outcome, Cause cause, st
 
 void DecodeSide::Impl::quarantine(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
-  BATON_CHECK(a.inbound, "[I1] only a writer that was told can hold blocks back");
+  BATON_CHECK(a.inbound || (pull() && !reads_over(a)),
+              "[I1] only a writer that was told can hold blocks back");
   a.phase = Phase::kQuarantined;
   a.deadline = kNever;
   a.resend_gap = Duration{};
+  a.resend_at = kNever;
   count_quarantined(a.peer, a.blocks);
-  if (ready(a) && !a.drained_immediates) send_cancel(index, now);
+  if (!pull() && ready(a) && !a.drained_immediates) send_cancel(index, now);
   set_attempt_timer(index);
 }
 
@@ -494,8 +522,9 @@ void DecodeSide::Impl::set_attempt_timer(std::uint32_t index) {
       a.phase == Phase::kWithdrawing) {
     at = std::min(a.deadline, a.grant_by);
   }
-  const bool asks = a.phase == Phase::kRegistered || a.phase == Phase::kWithdrawing ||
-                    a.phase == Phase::kQuarantined || a.phase == Phase::kWaiting;
+  const bool asks = pull() ? a.phase == Phase::kRegistered || a.phase == Phase::kWaiting
+                           : a.phase == Phase::kRegistered || a.phase == Phase::kWithdrawing ||
+                                 a.phase == Phase::kQuarantined || a.phase == Phase::kWaiting;
   if (asks && ready(a) && !a.drained_immediates) at = std::min(at, a.resend_at);
   if (asks) at = std::min(at, a.counted_by);
   attempt_timers.set(index, at);

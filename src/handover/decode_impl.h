@@ -1,6 +1,6 @@
-// The inside of DecodeSide, shared by its three source files: decode_side.cc (engine and time),
+// The inside of DecodeSide, shared by its source files: decode_side.cc (engine and time),
 // decode_links.cc (connections and peers), decode_attempts.cc (slots, messages, completion,
-// quarantine).
+// quarantine), reads.cc (pull: the reads).
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,9 @@
 #include "handover/decode_side.h"
 #include "handover/index_map.h"
 #include "handover/timer_heap.h"
+#include "handover/turns.h"
+#include "handover/way.h"
+#include "layout/copy_plan.h"
 #include "wire/messages.h"
 #include "wire/validate.h"
 
@@ -32,6 +35,21 @@ struct DecodeSide::Impl {
     kWithdrawing,  // the engine took it back; ends when P has drained
     kQuarantined,  // ended for the engine; blocks wait for the writer to drain or for the fence
                    // [I1]
+                   // Pull: the peer's part is over, and reads of our own are still out.
+  };
+  // Pull: the reads of one registration.
+  struct Reading {
+    std::vector<std::vector<BlockId>> source;  // P's blocks of the range, by group
+    layout::RunCursor cursor;
+    std::optional<layout::Run> held;  // planned and not yet accepted by the fabric
+    Outbound through{};
+    std::uint32_t in_flight = 0;
+    std::uint32_t posted = 0;
+    std::uint64_t bytes = 0;
+    bool all_posted = false;
+    bool taken = false;    // everything has been read, and P was told
+    bool unclean = false;  // a read failed and may still land
+    bool stopped = false;  // P said that it is over
   };
   struct Attempt {
     Phase phase = Phase::kFree;
@@ -71,6 +89,7 @@ struct DecodeSide::Impl {
     std::optional<std::uint32_t> drained_immediates;  // P drained; so many must have been counted
     Time counted_by = kNever;  // they are missing: the writer is fenced at this time
     Timeline times;
+    Reading reading;
   };
 
   struct Peer {
@@ -81,8 +100,12 @@ struct DecodeSide::Impl {
     LinkId link = kNoLink;
     // A session lasts from a handshake until the peer is given up; a connection may come back
     // within it.
-    std::optional<Inbound> inbound;
+    bool open = false;
+    std::optional<Inbound> inbound;  // push: through which it may write
     std::vector<std::byte> offer;
+    Way way;  // pull: to its memory, whose shape is
+    Geometry geometry;
+    layout::CopyPlan plan;
     std::uint64_t session = 0;
     std::uint64_t connection = 0;          // of the last Hello
     std::uint64_t session_connection = 0;  // on which the session began
@@ -204,6 +227,31 @@ struct DecodeSide::Impl {
   void set_attempt_timer(std::uint32_t index);
   void attempt_time(std::uint32_t index, Time now);
 
+  // reads.cc
+  bool pull() const { return config.mode == Mode::kPull; }
+  void on_offer(std::uint32_t index, const wire::Offer& offer, Time now);
+  void on_connected(Outbound outbound, Time now);
+  void on_connect_failed(Outbound outbound, std::string_view error, Time now);
+  void on_read_done(std::uint64_t context, Time now);
+  void on_read_failed(std::uint64_t context, std::string_view error, Time now, bool over);
+  void on_outbound_closed(Outbound outbound, Time now);
+  std::uint32_t peer_of(Outbound outbound) const;
+  void connect(std::uint32_t index, Time now);
+  void connect_failed(std::uint32_t index, std::string_view error, Time now);
+  void begin_reading(std::uint32_t index, Time now);
+  bool read_some(Time now);
+  Turns::Step read_next(std::uint32_t index, Time now);
+  Turns::Step post_read(std::uint32_t index, Time now);
+  bool next_run(Attempt& a);
+  std::uint32_t read_over(std::uint64_t context, Time now);
+  void after_read(std::uint32_t index, Time now);
+  void all_read(std::uint32_t index, Time now);
+  void source_stopped(std::uint32_t index, const wire::Stopped& message, Time now);
+  void way_time(std::uint32_t index, Time now);
+  static bool reads_over(const Attempt& a) {
+    return a.reading.in_flight == 0 && !a.reading.unclean;
+  }
+
   const Config config;
   Port& port;
   AgentMetrics& metrics;
@@ -221,6 +269,7 @@ struct DecodeSide::Impl {
   std::vector<Claim> claims;      // dense
   IndexMap<TransferId> claim_of;  // transfer -> index in claims
   std::vector<std::uint32_t> verifying;
+  Turns readers;  // pull: attempts that may have something to post
   TimerHeap attempt_timers;
   TimerHeap peer_timers;
 
@@ -229,6 +278,7 @@ struct DecodeSide::Impl {
   std::uint32_t open = 0;
   std::uint32_t quarantined = 0;
   std::uint32_t held = 0;  // attempts that are held back
+  std::uint32_t reads_in_flight = 0;
   std::uint64_t next_token = 1;
   bool draining = false;
   std::set<TransferId> drain_allows;  // what was known when drain() came

@@ -29,14 +29,13 @@ std::uint32_t DecodeSide::Impl::peer_for(const PeerAddress& address, Time now) {
     const Peer& peer = peers[i];
     if (peer.state == Peer::State::kFree) continue;
     // One process may be known by several addresses, and a second session would end the first.
-    const bool same = peer.inbound && peer.id.engine_id == address.engine_id &&
+    const bool same = peer.open && peer.id.engine_id == address.engine_id &&
                       peer.id.incarnation == address.incarnation;
     if (!same && !same_place(peer.address, address)) continue;
     const std::uint64_t have = peer.id.incarnation;
     const bool fits =
-        have == 0
-            ? peer.address.incarnation == 0 || peer.address.incarnation == address.incarnation
-            : address.incarnation == have || (address.incarnation == 0 && peer.inbound.has_value());
+        have == 0 ? peer.address.incarnation == 0 || peer.address.incarnation == address.incarnation
+                  : address.incarnation == have || (address.incarnation == 0 && peer.open);
     if (fits) found = i;
   }
   if (found == kNone) found = new_peer(address);
@@ -71,6 +70,7 @@ bool DecodeSide::Impl::make_room_for_peer() {
     if (peer.state == Peer::State::kReady) metrics.peers_connected.add(-1);
     if (peer.link != kNoLink) port.hang_up(peer.link);
     if (peer.inbound) port.fence_inbound(*peer.inbound);
+    peer.way.close(port);
     peer_timers.clear(i);
     peer = Peer{};
     return true;
@@ -80,7 +80,7 @@ bool DecodeSide::Impl::make_room_for_peer() {
 
 void DecodeSide::Impl::free_peer_if_unused(std::uint32_t index) {
   Peer& peer = peers[index];
-  if (peer.state != Peer::State::kIdle || peer.users != 0 || peer.inbound) return;
+  if (peer.state != Peer::State::kIdle || peer.users != 0 || peer.open) return;
   peer_timers.clear(index);
   peer = Peer{};
 }
@@ -131,7 +131,7 @@ void DecodeSide::Impl::on_link_down(LinkId link, std::string_view why, Time now)
     set_peer_timer(index, now);
     return;
   }
-  const Cause cause = peer.inbound ? Cause::kPeerDied : Cause::kPeerUnreachable;
+  const Cause cause = peer.open ? Cause::kPeerDied : Cause::kPeerUnreachable;
   peer.state = Peer::State::kIdle;
   retry_or_give_up(index, cause, why, now);
 }
@@ -153,12 +153,12 @@ void DecodeSide::Impl::give_up(std::uint32_t index, Cause cause, std::string_vie
   if (peer.link != kNoLink) port.hang_up(peer.link);
   peer.link = kNoLink;
   peer.state = Peer::State::kIdle;
-  if (peer.inbound) {
-    metrics.peers_lost.add();
-    port.fence_inbound(*peer.inbound);
-  }
+  if (peer.open) metrics.peers_lost.add();
+  peer.open = false;
+  if (peer.inbound) port.fence_inbound(*peer.inbound);
   peer.inbound.reset();
   peer.offer.clear();
+  peer.way.close(port);
   const std::string text = fmt::format("peer {} at {}:{}: {}", peer.address.engine_id,
                                        peer.address.host, peer.address.port, why);
   ++peer.users;  // keeps the row while its users go
@@ -190,7 +190,7 @@ void DecodeSide::Impl::give_up(std::uint32_t index, Cause cause, std::string_vie
 void DecodeSide::Impl::send_hello(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
   wire::Hello out = greeting(config);
-  if (!peer.inbound) peer.session = next_session++;
+  if (!peer.open) peer.session = next_session++;
   out.session = peer.session;
   out.connection = peer.connection = next_connection++;
   out.expected.engine_id = peer.address.engine_id;
@@ -229,6 +229,8 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
     return refuse_peer(index, "incarnation", fmt::format("{:016x}", expected),
                        fmt::format("{:016x}", ack.from.incarnation), now);
   }
+  Result<layout::CopyPlan> plan = layout::CopyPlan::compile(config.geometry, ack.geometry);
+  if (!plan) return refuse_peer(index, "geometry", "", plan.error().message, now);
   if (const auto warning = layout::find_warning(config.geometry, ack.geometry)) {
     log::failure(log::Level::kWarning, "tokens_may_differ",
                  {{"peer", ack.from.to_string()}, {"text", warning->to_string()}});
@@ -236,6 +238,10 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   index = join_same(index, ack.from);
   Peer& peer = peers[index];
   peer.id = ack.from;
+  if (!peer.open) {  // reads under way keep to what their session began with
+    peer.geometry = ack.geometry;
+    peer.plan = std::move(*plan);
+  }
   peer.verify = config.verify_blocks && ack.verify;
   peer.version = wire::spoken_version(greeting(config), ack);
   peer.memory = peer.version >= wire::kMemorySince ? ack.connection : 0;
@@ -278,7 +284,7 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     Peer& into = peers[other];
     Peer& from = peers[index];
     // It was never met under another identity, and of this one `other` holds the only session.
-    BATON_CHECK(!from.inbound, "[I1] a session of {} would be lost", id.to_string());
+    BATON_CHECK(!from.open, "[I1] a session of {} would be lost", id.to_string());
     if (into.link != kNoLink) port.hang_up(into.link);
     if (into.state == Peer::State::kReady) metrics.peers_connected.add(-1);
     into.link = from.link;
@@ -288,6 +294,7 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
     into.users += from.users;
     into.rows += from.rows;
     into.credits += from.credits;
+    into.way.in_flight += from.way.in_flight;
     into.heard = from.heard;
     into.spoke = from.spoke;
     for (Attempt& a : attempts) {
@@ -307,21 +314,22 @@ std::uint32_t DecodeSide::Impl::join_same(std::uint32_t index, const PeerId& id)
 // our grants it wrote, so that none of them can go on, and none can be given back by its word [I1].
 bool DecodeSide::Impl::forgot_session(std::uint32_t index) const {
   const Peer& peer = peers[index];
-  return peer.inbound && peer.memory > peer.session_connection;
+  return peer.open && peer.memory > peer.session_connection;
 }
 
 bool DecodeSide::Impl::open_session(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
-  if (!peer.inbound) {
+  if (!peer.open && !pull()) {
     Result<Port::InboundOffer> opened = port.open_inbound(peer.id);
     if (!opened) {
       give_up(index, Cause::kFabric, opened.error().message, now);
       return false;
     }
     peer.inbound = opened->id;
-    peer.session_connection = peer.connection;
     peer.offer = std::move(opened->offer);
   }
+  if (!peer.open) peer.session_connection = peer.connection;
+  peer.open = true;
   peer.state = Peer::State::kReady;
   peer.hopeless = false;
   peer.trying_since = kNever;
@@ -330,7 +338,7 @@ bool DecodeSide::Impl::open_session(std::uint32_t index, Time now) {
   peer.renew_at = now + peer.renew_gap;
   metrics.peers_connected.add(1);
   port.trust(peer.link);
-  send_offer(index, now);
+  if (!pull()) send_offer(index, now);
   return true;
 }
 
@@ -341,6 +349,7 @@ void DecodeSide::Impl::send_offer(std::uint32_t index, Time now) {
 
 // With a Register that has to be repeated: the offer may be what was lost. P knows it by its bytes.
 void DecodeSide::Impl::offer_again(std::uint32_t index, Time now) {
+  if (pull()) return;
   if (now >= peers[index].offered_at + config.resend_min) send_offer(index, now);
 }
 
@@ -353,7 +362,7 @@ void DecodeSide::Impl::fail_other_incarnations(std::uint32_t index, Time now) {
       continue;
     }
     peers[i].hopeless = true;
-    if (other.inbound || other.link != kNoLink) {
+    if (other.open || other.link != kNoLink) {
       give_up(i, Cause::kPeerRestarted, "another incarnation answers there", now);
     }
   }
@@ -423,6 +432,9 @@ void DecodeSide::Impl::dispatch(std::uint32_t index, const wire::Message& messag
           on_final(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Stopped>) {
           on_stopped(index, m, now);
+        } else if constexpr (std::is_same_v<M, wire::Offer>) {
+          if (!pull()) return metrics.refused_messages.add();  // there it is D that offers
+          on_offer(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Ping>) {
           send(peers[index], wire::Pong{m.token}, now);
         } else if constexpr (std::is_same_v<M, wire::Goodbye>) {
@@ -491,14 +503,14 @@ Time DecodeSide::Impl::peer_deadline(const Peer& peer) const {
     case Peer::State::kFree:
       return kNever;
     case Peer::State::kIdle:
-      if (!peer.inbound) return peer.dial_at;
+      if (!peer.open) return peer.dial_at;
       return std::min(peer.dial_at, peer.trying_since + config.reconnect_grace);
     case Peer::State::kDialing:
     case Peer::State::kHandshake:
-      return peer.trying_since + (peer.inbound ? config.reconnect_grace : config.peer_timeout);
+      return peer.trying_since + (peer.open ? config.reconnect_grace : config.peer_timeout);
     case Peer::State::kReady:
-      return std::min(
-          {peer.heard + config.peer_timeout, peer.spoke + peer.ping_gap, peer.renew_at});
+      return std::min({peer.heard + config.peer_timeout, peer.spoke + peer.ping_gap, peer.renew_at,
+                       peer.way.deadline(config.peer_timeout)});
   }
   return kNever;
 }
@@ -519,15 +531,17 @@ void DecodeSide::Impl::peer_time(std::uint32_t index, Time now) {
       send_renewals(index, now);
       peer.renew_at = now + peer.renew_gap;
     }
+    way_time(index, now);
+    if (peer.state != Peer::State::kReady) return;
   } else if (peer.state == Peer::State::kIdle) {
-    if (peer.inbound && now >= peer.trying_since + config.reconnect_grace) {
+    if (peer.open && now >= peer.trying_since + config.reconnect_grace) {
       return give_up(index, Cause::kPeerDied, "the connection closed and did not come back", now);
     }
     if (now >= peer.dial_at) return dial(index, now);
   } else if (peer.state != Peer::State::kFree) {
-    const auto limit = peer.inbound ? config.reconnect_grace : config.peer_timeout;
+    const auto limit = peer.open ? config.reconnect_grace : config.peer_timeout;
     if (now >= peer.trying_since + limit) {
-      const Cause cause = peer.inbound                            ? Cause::kPeerDied
+      const Cause cause = peer.open                               ? Cause::kPeerDied
                           : peer.state == Peer::State::kHandshake ? Cause::kPeerSilent
                                                                   : Cause::kPeerUnreachable;
       return give_up(index, cause, fmt::format("no handshake within {} ms", limit.count()), now);

@@ -41,9 +41,48 @@ std::uint64_t bytes_per_block(const Geometry& geometry, std::size_t group) {
   return bytes;
 }
 
+// Which blocks P really has is known at the handshake; that there is one for each of ours is known
+// now.
+Status check_source(const Geometry& ours, Mode mode, const Registration& registration) {
+  if (mode == Mode::kPush) {
+    if (!registration.source) return {};
+    return fail(Errc::kInvalidArgument,
+                "source is given, and this agent does not read: mode is push");
+  }
+  if (!registration.source) {
+    return fail(Errc::kInvalidArgument, "source is missing: mode is pull");
+  }
+  const SourceBlocks& source = *registration.source;
+  const TokenRange& range = registration.range;
+  if (source.range.end < source.range.begin || source.range.begin % ours.block_size != 0) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("source.range is {} to {}, block_size is {}", source.range.begin,
+                            source.range.end, ours.block_size));
+  }
+  if (!range.empty() && (range.begin < source.range.begin || range.end > source.range.end)) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("source.range is {} to {}, range is {} to {}", source.range.begin,
+                            source.range.end, range.begin, range.end));
+  }
+  if (range.empty()) return {};
+  if (source.block_ids.size() != ours.num_groups) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("source.block_ids has {} groups, num_groups is {}",
+                            source.block_ids.size(), ours.num_groups));
+  }
+  const std::uint32_t blocks = layout::blocks_of(source.range, ours.block_size).size();
+  for (const auto& list : source.block_ids) {
+    if (list.size() == blocks) continue;
+    return fail(Errc::kInvalidArgument,
+                fmt::format("source.block_ids lists {} blocks, tokens {} to {} have {}",
+                            list.size(), source.range.begin, source.range.end, blocks));
+  }
+  return {};
+}
+
 }  // namespace
 
-Status check_registration(const Geometry& ours, const Registration& registration) {
+Status check_registration(const Geometry& ours, Mode mode, const Registration& registration) {
   if (registration.transfer.is_null()) {
     return fail(Errc::kInvalidArgument, "transfer is null");
   }
@@ -57,6 +96,7 @@ Status check_registration(const Geometry& ours, const Registration& registration
                 fmt::format("block_ids has {} groups, at most {} are served",
                             registration.block_ids.size(), wire::kGroupsMax));
   }
+  if (Status status = check_source(ours, mode, registration); !status) return status;
   std::array<std::span<const BlockId>, wire::kGroupsMax> lists;
   std::copy(registration.block_ids.begin(), registration.block_ids.end(), lists.begin());
   return wire::check_block_shape(ours, registration.range,
@@ -75,6 +115,7 @@ DecodeSide::Impl::Impl(const Config& c, Port& p, AgentMetrics& m)
       live(c.transfers_max),
       peers(c.peers_max),
       claim_of(c.transfers_max),
+      readers(rows(c)),
       attempt_timers(rows(c)),
       peer_timers(c.peers_max),
       credits_free(c.immediates_max) {
@@ -166,6 +207,7 @@ void DecodeSide::Impl::refuse_registration(Registration&& registration, Outcome 
   event.peer = registration.peer.engine_id;
   event.times.told = now.time_since_epoch().count();
   (outcome == Outcome::kCancelled ? metrics.decode_cancelled : metrics.decode_failed).add();
+  if (pull()) port.posted(event.transfer);
   port.deliver(std::move(event));
 }
 
@@ -218,7 +260,7 @@ void DecodeSide::Impl::register_blocks(Registration&& r, Time now) {
     drop_claim(r.transfer, true, now);  // nobody will register it again
     refuse_registration(std::move(r), Outcome::kFailed, Cause::kRefused, std::move(text), now);
   };
-  if (const Status status = check_registration(config.geometry, r); !status) {
+  if (const Status status = check_registration(config.geometry, config.mode, r); !status) {
     return refuse(status.error().message);
   }
   for (std::size_t g = 0; g < r.block_ids.size(); ++g) {
@@ -272,6 +314,15 @@ void DecodeSide::Impl::fill(Attempt& a, Registration&& r, std::uint32_t peer, Ti
   a.range = r.range;
   a.prompt_tokens = r.prompt_tokens;
   a.block_ids = std::move(r.block_ids);
+  if (r.source && !r.range.empty()) {
+    const std::uint32_t size = config.geometry.block_size;
+    const std::size_t first = (r.range.begin - r.source->range.begin) / size;
+    for (auto& list : r.source->block_ids) {
+      list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(first));
+      list.resize(layout::blocks_of(r.range, size).size());
+    }
+    a.reading.source = std::move(r.source->block_ids);
+  }
   for (std::size_t g = 0; g < a.block_ids.size(); ++g) {
     a.blocks += static_cast<std::uint32_t>(a.block_ids[g].size());
     a.bytes_planned += a.block_ids[g].size() * bytes_per_block(config.geometry, g);
@@ -304,6 +355,10 @@ void DecodeSide::Impl::withdraw(TransferId transfer, Time now) {
       a.cause = Cause::kCancelledHere;
       a.text = "withdrawn";
       a.keep = true;
+      if (pull() && reads_over(a)) {
+        end(*found, Outcome::kCancelled, Cause::kCancelledHere, "withdrawn", true, now);
+        return;
+      }
       a.resend_gap = Duration{};
       if (ready(a)) send_cancel(*found, now);
       set_attempt_timer(*found);
@@ -339,7 +394,8 @@ bool DecodeSide::Impl::work(Time now) {
     if (attempts[index].phase == Phase::kVerifying && !verify_some(index, budget, now)) break;
     verifying.erase(verifying.begin());
   }
-  return !verifying.empty();
+  const bool more_to_read = pull() && read_some(now);
+  return more_to_read || !verifying.empty();
 }
 
 bool DecodeSide::Impl::may_begin(TransferId transfer) const {
@@ -402,6 +458,7 @@ void DecodeSide::Impl::shutdown(Time now) {
     peer.link = kNoLink;
     if (peer.inbound) port.fence_inbound(*peer.inbound);
     peer.inbound.reset();
+    peer.way.close(port);
   }
 }
 
@@ -446,6 +503,22 @@ void DecodeSide::drain(Time) {
 }
 void DecodeSide::abandon(Time now) {
   impl_->abandon(now);
+}
+void DecodeSide::on_connected(Outbound outbound, Time now) {
+  impl_->on_connected(outbound, now);
+}
+void DecodeSide::on_connect_failed(Outbound outbound, std::string_view error, Time now) {
+  impl_->on_connect_failed(outbound, error, now);
+}
+void DecodeSide::on_read_done(std::uint64_t context, Time now) {
+  impl_->on_read_done(context, now);
+}
+void DecodeSide::on_read_failed(std::uint64_t context, std::string_view error, Time now,
+                                bool over) {
+  impl_->on_read_failed(context, error, now, over);
+}
+void DecodeSide::on_outbound_closed(Outbound outbound, Time now) {
+  impl_->on_outbound_closed(outbound, now);
 }
 void DecodeSide::on_time(Time now) {
   impl_->on_time(now);

@@ -24,7 +24,7 @@ namespace baton::handover {
 // The caller's mistakes, named: run on the caller's thread before a registration is queued. Pure,
 // and linear in the block ids with a very small factor; an id that is listed twice is found later,
 // by register_blocks().
-Status check_registration(const Geometry& ours, const Registration& registration);
+Status check_registration(const Geometry& ours, Mode mode, const Registration& registration);
 
 class DecodeSide {
  public:
@@ -49,10 +49,18 @@ class DecodeSide {
   // From the fabric.
   void on_immediate(Inbound inbound, std::uint32_t immediate, Time now);
   void on_fenced(Inbound inbound, Time now);
+  // Pull: of the outbounds and reads of this side.
+  void on_connected(Outbound outbound, Time now);
+  void on_connect_failed(Outbound outbound, std::string_view error, Time now);
+  void on_read_done(std::uint64_t context, Time now);
+  // `over`: nothing of it lands here any more, whatever Config::failed_writes_final says of others.
+  void on_read_failed(std::uint64_t context, std::string_view error, Time now, bool over = false);
+  void on_outbound_closed(Outbound outbound, Time now);
 
   void on_time(Time now);
   Time next_deadline() const;
-  // Does a bounded piece of work that waits for no one (verification). True: call again at once.
+  // Does a bounded piece of work that waits for no one (verification; pull: posts reads). True:
+  // call again at once.
   bool work(Time now);
 
   // From here on only transfers that are claimed or registered already may be registered; others

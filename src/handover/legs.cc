@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace baton::handover {
 namespace {
@@ -28,7 +29,20 @@ LegAction action(LegAction::Kind kind) {
 
 }  // namespace
 
-Legs::Legs(const Options& options, Time now) : options_(options), last_chunk_(now) {}
+Legs::Legs(const Options& options, Time now) : options_(options), last_chunk_(now) {
+  if (options.decode_after_prefill) decode_ = LegState::kPlanned;
+}
+
+void Legs::on_prefilled(Time, Actions& out) {
+  if (finished_ || !decode_is_planned() || std::exchange(asked_for_decode_, true)) return;
+  LegAction place = action(LegAction::Kind::kPlaceDecode);
+  place.leg = Leg::kDecode;
+  out.push_back(std::move(place));
+}
+
+void Legs::on_decode_started() {
+  if (decode_is_planned()) decode_ = LegState::kRunning;
+}
 
 void Legs::on_chunk(Leg leg, std::uint32_t first_index, std::uint32_t tokens, Time now,
                     Actions& out) {
@@ -66,6 +80,9 @@ void Legs::on_chunk(Leg leg, std::uint32_t first_index, std::uint32_t tokens, Ti
 void Legs::on_ended(Leg leg, Time, Actions& out) {
   if (finished_ || state(leg) != LegState::kRunning) return;
   state(leg) = LegState::kEnded;
+  if (leg == Leg::kPrefill && decode_is_planned()) {
+    return fail(502, "prefill leg: it ended before a decode instance was chosen", out);
+  }
   if (leg == Leg::kPrefill) return;  // D has the rest
   cancel_running(out);
   finished_ = true;
@@ -73,7 +90,8 @@ void Legs::on_ended(Leg leg, Time, Actions& out) {
 }
 
 void Legs::on_failed(Leg leg, int status, std::string_view reason, Time, Actions& out) {
-  if (finished_ || state(leg) != LegState::kRunning) return;
+  const bool open = state(leg) == LegState::kRunning || state(leg) == LegState::kPlanned;
+  if (finished_ || !open) return;
   state(leg) = LegState::kFailed;
   fail(status_for(status), fmt::format("{} leg: {}", name_of(leg), reason), out);
 }

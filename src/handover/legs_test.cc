@@ -19,7 +19,7 @@ class LegsTest : public testing::Test {
     return out;
   }
   Legs make(bool from_prefill = true) {
-    return Legs({from_prefill, at(1000), std::chrono::milliseconds(500)}, at(0));
+    return Legs({from_prefill, false, at(1000), std::chrono::milliseconds(500)}, at(0));
   }
   Legs::Actions out;
 };
@@ -37,6 +37,49 @@ TEST_F(LegsTest, TheFirstTokenIsForwardedOnceWhicheverLegBringsIt) {
                 ElementsAre(Kind::kForward, Kind::kDrop, Kind::kForward, Kind::kFinish));
     EXPECT_EQ(legs.tokens_forwarded(), 2U);
   }
+}
+
+// Pull.
+TEST_F(LegsTest, DecodeIsPlacedOnceAndOnlyAfterPrefill) {
+  Legs legs({true, true, at(1000), std::chrono::milliseconds(500)}, at(0));
+  legs.on_chunk(Leg::kPrefill, 0, 1, at(1), out);
+  legs.on_prefilled(at(1), out);
+  legs.on_prefilled(at(1), out);
+  EXPECT_THAT(kinds(out), ElementsAre(Kind::kForward, Kind::kPlaceDecode));
+  out.clear();
+  legs.on_decode_started();
+  legs.on_prefilled(at(2), out);
+  legs.on_chunk(Leg::kDecode, 0, 1, at(2), out);
+  legs.on_chunk(Leg::kDecode, 1, 1, at(3), out);
+  legs.on_ended(Leg::kPrefill, at(4), out);
+  legs.on_ended(Leg::kDecode, at(5), out);
+  EXPECT_THAT(kinds(out), ElementsAre(Kind::kDrop, Kind::kForward, Kind::kFinish));
+}
+
+TEST_F(LegsTest, WhatIsNotStartedIsNotCancelled) {
+  const auto pull = [] {
+    return Legs({true, true, at(1000), std::chrono::milliseconds(500)}, at(0));
+  };
+  Legs no_decode = pull();  // nobody could be chosen
+  no_decode.on_prefilled(at(1), out);
+  no_decode.on_failed(Leg::kDecode, 503, "no decode instance is ready", at(2), out);
+  ASSERT_THAT(kinds(out), ElementsAre(Kind::kPlaceDecode, Kind::kErrorResponse, Kind::kCancelLeg,
+                                      Kind::kFinish));
+  EXPECT_EQ(out[1].status, 503);
+  EXPECT_EQ(out[2].leg, Leg::kPrefill);
+
+  out.clear();
+  Legs gone = pull();
+  gone.on_client_gone(at(1), out);
+  ASSERT_THAT(kinds(out), ElementsAre(Kind::kCancelLeg, Kind::kFinish));
+  EXPECT_EQ(out[0].leg, Leg::kPrefill);
+
+  out.clear();
+  Legs ended = pull();
+  ended.on_prefilled(at(1), out);
+  ended.on_ended(Leg::kPrefill, at(2), out);
+  ASSERT_THAT(kinds(out), ElementsAre(Kind::kPlaceDecode, Kind::kErrorResponse, Kind::kFinish));
+  EXPECT_THAT(out[1].reason, HasSubstr("before a decode instance was chosen"));
 }
 
 TEST_F(LegsTest, AChunkThatOverlapsIsForwardedLessWhatWasSent) {

@@ -83,7 +83,7 @@ class EveryMoment : public PairTest,
                               (event.kind == Event::Kind::kReleased || event.blocks_released);
       if (!gives_back) continue;
       ++releases_[event.attempt];
-      if (event.attempt == baton::Attempt{0, 1}) released_at_ = p_port.posted.size();
+      if (event.attempt == baton::Attempt{0, 1}) released_at_ = p_port.posted_ever.size();
       for (const WriteOp& w : p_port.writes) EXPECT_FALSE(into_first(w)) << "[I1]";
     }
   }
@@ -94,8 +94,8 @@ class EveryMoment : public PairTest,
     ASSERT_EQ((ends_[{0, 1}].size()), 1U);
     EXPECT_EQ((ends_[{0, 1}].front().outcome), outcome);
     EXPECT_EQ((releases_[{0, 1}]), 1);
-    for (std::size_t i = released_at_; i < p_port.posted.size(); ++i) {
-      EXPECT_FALSE(into_first(p_port.posted[i])) << "[I1]";
+    for (std::size_t i = released_at_; i < p_port.posted_ever.size(); ++i) {
+      EXPECT_FALSE(into_first(p_port.posted_ever[i])) << "[I1]";
     }
     EXPECT_EQ(d->quarantined_blocks(), 0U);
     EXPECT_EQ(d_metrics.blocks_quarantined.value(), 0);
@@ -192,12 +192,12 @@ TEST_F(PairTest, EveryMessageTwiceAndTheOldOnesAgainAtTheEndChangeNothing) {
   }
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
   EXPECT_EQ(p_event().outcome, Outcome::kDone);
-  const std::size_t posted = p_port.posted.size();
+  const std::size_t posted = p_port.posted_ever.size();
   EXPECT_EQ(posted, 5U);  // two pieces, two layers, one immediate
   for (std::size_t i = to_p.size(); i-- > 0;) p->on_frame(to_p[i].link, to_p[i].frame(), now);
   for (std::size_t i = to_d.size(); i-- > 0;) d->on_frame(to_d[i].link, to_d[i].frame(), now);
   twice();
-  EXPECT_EQ(p_port.posted.size(), posted);
+  EXPECT_EQ(p_port.posted_ever.size(), posted);
   EXPECT_TRUE(d_port.events.empty() && p_port.events.empty());
   EXPECT_TRUE(d->idle() && p->idle());
   EXPECT_EQ(p_port.outbounds, 1U);
@@ -232,7 +232,7 @@ TEST_F(PairTest, WhatDHasAlreadyIsNotMovedWhereverThePiecesEnd) {
     for (std::uint32_t i = held; i < 4; ++i) wanted.push_back(8 + i);
     register_range({4 * held, 16}, wanted, {0, 1}, 16, id);
     exchange();
-    const std::size_t before = p_port.posted.size();
+    const std::size_t before = p_port.posted_ever.size();
     ready({0, 8}, {0, 1}, false, id);
     complete_all();
     ready({8, 16}, {2, 3}, true, id);
@@ -241,8 +241,8 @@ TEST_F(PairTest, WhatDHasAlreadyIsNotMovedWhereverThePiecesEnd) {
     EXPECT_EQ(d_event().bytes, (4 - held) * 2 * 64U);
     EXPECT_EQ(p_event().outcome, Outcome::kDone);
     std::map<std::uint64_t, std::uint64_t> moved;
-    for (std::size_t i = before; i < p_port.posted.size(); ++i) {
-      const WriteOp& w = p_port.posted[i];
+    for (std::size_t i = before; i < p_port.posted_ever.size(); ++i) {
+      const WriteOp& w = p_port.posted_ever[i];
       for (std::uint64_t at = 0; at < w.length; at += 64) {
         moved[(w.local_offset + at) / 64] = (w.remote_offset + at) / 64;
       }
@@ -341,7 +341,7 @@ TEST_F(PairTest, ACancelOfARegistrationThatComesFirstDoesToo) {
   exchange();
   ready({0, 8}, {1, 2});  // never expected, handed in at once
   EXPECT_EQ(p_event().cause, Cause::kCancelledByPeer);
-  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_TRUE(p_port.posted_ever.empty());
 }
 
 TEST_F(PairTest, AnEarlyCancelIsForgottenAfterALeaseOrWhenDWantsTheTransferAgain) {
@@ -438,7 +438,7 @@ TEST_F(PairTest, AnAbandonedPEndsEverythingWithEventsAndDHears) {
   register_range({0, 8}, {5, 6}, {0, 1}, 0, {72, 1});
   exchange();
   ASSERT_FALSE(p_port.writes.empty());
-  const std::size_t posted = p_port.posted.size();
+  const std::size_t posted = p_port.posted_ever.size();
   p->abandon(now);
   exchange();
   EXPECT_EQ(p_event().transfer, (TransferId{72, 1}));
@@ -446,7 +446,7 @@ TEST_F(PairTest, AnAbandonedPEndsEverythingWithEventsAndDHears) {
   complete_all();
   const Event event = p_event();
   EXPECT_EQ(event.cause, Cause::kShutdown);
-  EXPECT_EQ(p_port.posted.size(), posted);
+  EXPECT_EQ(p_port.posted_ever.size(), posted);
   std::map<TransferId, int> ends;
   for (const Event& e : d_port.events) {
     ends[e.transfer] += e.kind == Event::Kind::kEnded && e.cause == Cause::kShutdown;

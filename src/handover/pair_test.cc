@@ -49,11 +49,11 @@ TEST_F(PairTest, ADuplicateRegisterNeverWritesAgain) {
   ready({0, 8}, {1, 2});
   again_to_p(wire::MessageType::kRegister);  // during
   complete_all();
-  const std::size_t posted = p_port.posted.size();
+  const std::size_t posted = p_port.posted_ever.size();
   again_to_p(wire::MessageType::kRegister);  // after
   pass(milliseconds(100));
   again_to_p(wire::MessageType::kRegister);
-  EXPECT_EQ(p_port.posted.size(), posted);
+  EXPECT_EQ(p_port.posted_ever.size(), posted);
   EXPECT_EQ(d_port.events.size(), 1U);
   EXPECT_EQ(p_port.events.size(), 1U);
 }
@@ -65,7 +65,7 @@ TEST_F(PairTest, OnlyTheMissingSuffixMovesToTheRightBlocks) {
   complete_all();
   EXPECT_EQ(d_event().bytes, 2U * 2 * 64);
   std::map<std::uint64_t, std::uint64_t> moved;
-  for (const WriteOp& w : p_port.posted) {
+  for (const WriteOp& w : p_port.posted_ever) {
     if (w.length > 0) moved[w.local_offset / 64] = w.remote_offset / 64;
   }
   EXPECT_EQ(moved, (std::map<std::uint64_t, std::uint64_t>{{5, 11}, {9, 3}}));
@@ -75,7 +75,7 @@ TEST_F(PairTest, AnEmptyRangeFreesPAndMovesNothing) {
   ready({0, 8}, {1, 2});
   register_range({8, 8}, {});
   exchange();
-  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_TRUE(p_port.posted_ever.empty());
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
   EXPECT_EQ(p_event().outcome, Outcome::kDone);
 }
@@ -104,7 +104,7 @@ TEST_F(PairTest, TheImmediateFollowsAllDataAndDWaitsForBothWords) {
   exchange();
   for (const WriteOp& w : p_port.writes) EXPECT_FALSE(w.immediate);
   const std::size_t data = p_port.writes.size();
-  while (p_port.posted.size() == data) complete_one();
+  while (p_port.posted_ever.size() == data) complete_one();
   ASSERT_EQ(p_port.writes.size(), 1U);
   EXPECT_EQ(p_port.writes.front().length, 0U);
   EXPECT_TRUE(p_port.writes.front().immediate);
@@ -181,9 +181,9 @@ TEST_F(PairTest, ACancelDuringAWriteKeepsTheBlocksUntilTheLastCompletion) {
   pass(milliseconds(1000));
   EXPECT_TRUE(d_port.events.empty());  // P said stopped, not drained
   EXPECT_TRUE(p_port.events.empty());  // [I2] its blocks are being read
-  const std::size_t posted = p_port.posted.size();
+  const std::size_t posted = p_port.posted_ever.size();
   complete_all();
-  EXPECT_EQ(p_port.posted.size(), posted);
+  EXPECT_EQ(p_port.posted_ever.size(), posted);
   EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
   EXPECT_EQ(p_event().outcome, Outcome::kCancelled);
 }
@@ -202,7 +202,7 @@ TEST_F(PairTest, ACancelOvertakesItsRegisterAndTheRegisterStaysWithoutEffect) {
   ready({0, 8}, {1, 2}, true, {7, 7});  // P is alive
   p->on_frame(late.link, late.frame(), now);
   exchange();
-  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_TRUE(p_port.posted_ever.empty());
 }
 
 TEST_F(PairTest, TheCancelIsRepeatedUntilPHasDrained) {
@@ -410,7 +410,7 @@ TEST_F(PairTest, ARegistrationOfASessionThatDGaveUpIsNeverWritten) {
   exchange();
   ready({0, 8}, {1, 2});
   exchange();
-  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_TRUE(p_port.posted_ever.empty());
   EXPECT_EQ(p_event().cause, Cause::kPeerDied);
 }
 
@@ -448,7 +448,7 @@ TEST_F(PairTest, AHigherAttemptSupersedesAndTheOldOneEndsOnce) {
   complete_all();
   std::vector<Event> events(d_port.events.begin(), d_port.events.end());
   ASSERT_EQ(events.size(), 2U);  // the old blocks' release and the new attempt's end
-  for (const WriteOp& w : p_port.posted) {
+  for (const WriteOp& w : p_port.posted_ever) {
     if (w.length > 0) {
       EXPECT_GE(w.remote_offset / 64, 5U);  // nothing into the old blocks
     }
@@ -493,7 +493,7 @@ TEST_F(PairTest, ASlotComesBackUnderAnotherGeneration) {
     register_range({0, 4}, {3}, {0, 1}, 0, id);
     exchange();
     complete_all();
-    immediates.push_back(*p_port.posted.back().immediate);
+    immediates.push_back(*p_port.posted_ever.back().immediate);
   }
   std::sort(immediates.begin(), immediates.end());
   EXPECT_EQ(std::unique(immediates.begin(), immediates.end()), immediates.end());
@@ -539,12 +539,12 @@ TEST_F(PairTest, ADuplicateOfAForgottenGrantIsNotTakenForANewOne) {
     exchange();
     complete_all();
   }
-  const std::size_t posted = p_port.posted.size();
+  const std::size_t posted = p_port.posted_ever.size();
   p->on_frame(late.link, late.frame(), now);
   EXPECT_TRUE(p->idle());
   ready({0, 8}, {1, 2});
   exchange();
-  EXPECT_EQ(p_port.posted.size(), posted);
+  EXPECT_EQ(p_port.posted_ever.size(), posted);
 }
 
 // ---- I4: bounds ----
@@ -707,7 +707,7 @@ TEST_F(PairTest, ARegistrationCancelledBeforeTheConnectionStandsIsToldWhenItDoes
   d->cancel(kId, now);
   EXPECT_TRUE(d_event().blocks_released);
   exchange();
-  EXPECT_TRUE(p_port.posted.empty());
+  EXPECT_TRUE(p_port.posted_ever.empty());
   EXPECT_EQ(p_event().cause, Cause::kCancelledByPeer);
   EXPECT_TRUE(d->idle() && p->idle());
 }
@@ -752,9 +752,9 @@ TEST_F(PairTest, NoLeaseEndsUnderAPostedWrite) {
   deliver_messages = false;
   pass(milliseconds(40000));
   EXPECT_TRUE(p_port.events.empty());
-  const std::size_t posted = p_port.posted.size();
+  const std::size_t posted = p_port.posted_ever.size();
   while (!p_port.writes.empty()) complete_one();
-  EXPECT_EQ(p_port.posted.size(), posted);
+  EXPECT_EQ(p_port.posted_ever.size(), posted);
   EXPECT_EQ(p_event().outcome, Outcome::kFailed);
 }
 
@@ -773,11 +773,11 @@ TEST_F(PairTest, AHandshakeThatDoesNotFitIsRefusedOnBothSidesWithBothValues) {
 }
 
 TEST_F(PairTest, PushRefusesPull) {
-  d_config.mode = Mode::kPull;
+  p_config.mode = Mode::kPull;
   start();
   register_range({0, 8}, {3, 4});
   exchange();
-  EXPECT_THAT(d_event().text, HasSubstr("mode: theirs is push, ours is pull"));
+  EXPECT_THAT(d_event().text, HasSubstr("mode: theirs is pull, ours is push"));
 }
 
 TEST_F(PairTest, AnotherIncarnationIsToldApart) {

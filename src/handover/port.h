@@ -37,6 +37,17 @@ struct WriteOp {
   std::uint64_t context = 0;
 };
 
+// fabric::Read: pull's D.
+struct ReadOp {
+  Outbound from{};
+  std::uint32_t local_region = 0;
+  std::uint64_t local_offset = 0;
+  std::uint32_t remote_region = 0;
+  std::uint64_t remote_offset = 0;
+  std::uint64_t length = 0;
+  std::uint64_t context = 0;
+};
+
 class Port {
  public:
   virtual ~Port() = default;
@@ -53,20 +64,24 @@ class Port {
   // The peer shook hands: larger frames may be read from it (wire::kFrameBytesMax).
   virtual void trust(LinkId link) = 0;
 
-  // Fabric, receiver (D).
+  // Fabric, whose memory it is: push's D lets P write, pull's P lets D read.
   struct InboundOffer {
     Inbound id{};
     std::vector<std::byte> offer;
   };
   virtual Result<InboundOffer> open_inbound(const PeerId& writer) = 0;
+  virtual Result<InboundOffer> open_source(const PeerId& reader) = 0;
   virtual void fence_inbound(Inbound inbound) = 0;
 
-  // Fabric, writer (P).
+  // Fabric, who posts: push's P writes, pull's D reads.
   virtual Result<Outbound> connect(const PeerId& receiver, std::span<const std::byte> offer,
                                    std::span<const Region> regions) = 0;
   virtual void close_outbound(Outbound outbound) = 0;
   // kResourceExhausted: asked again after a completion. Other errors end the attempt.
   virtual Status post(const WriteOp& write) = 0;
+  virtual Status post_read(const ReadOp& read) = 0;
+  // Pull's D: every read of the registration is posted, or it ended. May be said more than once.
+  virtual void posted(TransferId transfer) = 0;
 
   // Hash of one block of the local pool over all regions of its group (layout::hash_block()).
   // Verification only.

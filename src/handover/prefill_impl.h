@@ -1,9 +1,8 @@
 // The inside of PrefillSide, shared by its source files: prefill_side.cc (engine and time),
 // prefill_links.cc (peers and their outbounds), rendezvous.cc (registrations meet finished blocks),
-// push.cc (the writes).
+// push.cc (the writes), lend.cc (pull: blocks that D reads).
 #pragma once
 
-#include <boost/circular_buffer.hpp>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,6 +15,8 @@
 #include "handover/index_map.h"
 #include "handover/prefill_side.h"
 #include "handover/timer_heap.h"
+#include "handover/turns.h"
+#include "handover/way.h"
 #include "layout/copy_plan.h"
 #include "wire/messages.h"
 #include "wire/validate.h"
@@ -80,8 +81,8 @@ struct PrefillSide::Impl {
     std::uint32_t counted = 0;  // by D, as far as told
     Time deadline = kNever;     // while no request here matches
     bool unmatched = false;     // counts in its peer's `unmatched`
-    bool queued = false;        // in `runnable`
     bool checked = false;       // against the pieces
+    bool taken = false;         // pull: D has read everything
     // Progress. Blocks are positions in the request.
     std::uint32_t next_block = 0;  // planned up to here
     layout::RunCursor cursor;
@@ -100,7 +101,6 @@ struct PrefillSide::Impl {
     std::string text;
   };
 
-  enum class Wire : std::uint8_t { kNone, kConnecting, kConnected, kFailed };
   struct Peer {
     bool used = false;
     PeerId id;
@@ -108,17 +108,15 @@ struct PrefillSide::Impl {
     Geometry geometry;
     layout::CopyPlan plan;
     bool verify = false;
-    std::vector<std::byte> offer;
-    Wire wire = Wire::kNone;
-    Outbound outbound{};
-    std::string wire_error;
+    Way way;                        // push
+    std::optional<Inbound> source;  // pull: through which it may read
+    std::vector<std::byte> source_offer;
     std::uint32_t session = 0;            // ours: counts what was dropped
     std::uint64_t decode_session = 0;     // as D's Hello says
     std::uint64_t decode_connection = 0;  // likewise
     std::uint64_t first_connection = 0;   // since which this row remembers everything
     std::uint16_t version = 0;            // spoken
     bool unclean = false;                 // ends that an empty book would answer wrongly [I1]
-    Time connecting_since = kNever;
     Time heard = kNever;
     Time spoke = kNever;
     Time down_since = kNever;
@@ -129,8 +127,6 @@ struct PrefillSide::Impl {
     std::uint32_t unmatched = 0;  // of them, without a request here
     std::uint32_t early = 0;      // claims and cancels without a request here
     std::uint64_t blocks = 0;     // named by its registrations
-    std::uint32_t in_flight = 0;
-    Time moved = kNever;  // while writes are out: when the first was posted or the last was over
     std::unique_ptr<EndedBook> ended;
   };
   // A connection that has not said Hello yet.
@@ -250,8 +246,7 @@ struct PrefillSide::Impl {
 
   // push.cc
   bool work(Time now);
-  void make_runnable(std::uint32_t push);
-  enum class Step : std::uint8_t { kPosted, kBlocked, kStarved };
+  using Step = Turns::Step;
   Step step(std::uint32_t push, std::uint64_t& hash_budget, Time now);
   Step post_run(std::uint32_t push, Time now);
   Step finish(std::uint32_t push, Time now);
@@ -267,6 +262,14 @@ struct PrefillSide::Impl {
   void note_posted(std::uint32_t peer, Time now);
   void after_write(std::uint32_t push, Time now);
   layout::BlockLists lists_of(const Push& p) const;
+
+  // lend.cc
+  bool pull() const { return config.mode == Mode::kPull; }
+  Status open_source(std::uint32_t index);
+  void send_source(std::uint32_t index, Time now);
+  std::string lending_fault(TransferId id) const;
+  std::string source_fault(const Push& p) const;
+  Step lend(std::uint32_t push, std::uint64_t& hash_budget, Time now);
 
   const Config config;
   Port& port;
@@ -284,8 +287,7 @@ struct PrefillSide::Impl {
   IndexMap<GrantKey, GrantHash> push_of;
   std::vector<Peer> peers;
   std::vector<Stranger> strangers;
-  // Pushes that may have something to post, in turn; each at most once, so that it never grows.
-  boost::circular_buffer<std::uint32_t> runnable;
+  Turns runnable;  // pushes that may have something to post
   std::deque<Recent> recents;
   IndexMap<TransferId> recent_of;
   std::uint32_t recents_dropped = 0;

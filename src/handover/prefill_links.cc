@@ -152,6 +152,15 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
     // D gave us up in between and may have reused every block that it had granted [I1].
     drop_session(index, Cause::kPeerDied, "the decode side began a new session", now);
   }
+  if (pull()) {
+    if (const auto opened = open_source(index); !opened) {
+      lose(index, Cause::kFabric, opened.error().message, now);
+      wire::Refuse refuse;
+      refuse.field = "fabric";
+      refuse.text = opened.error().message;
+      return refuse_link(link, std::move(refuse));
+    }
+  }
   peer.decode_session = theirs.session;
   peer.decode_connection = theirs.connection;
   if (peer.link != kNoLink) {
@@ -172,6 +181,7 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
   if (peer.version >= wire::kMemorySince) ack.connection = peer.first_connection;
   ack.expected = theirs.from;
   send(index, ack, now);
+  if (pull()) send_source(index, now);
   peer_timers.set(index, peer_deadline(peer));
 }
 
@@ -212,6 +222,7 @@ void PrefillSide::Impl::dispatch(std::uint32_t index, const wire::Message& messa
       [&](const auto& m) {
         using M = std::decay_t<decltype(m)>;
         if constexpr (std::is_same_v<M, wire::Offer>) {
+          if (pull()) return metrics.refused_messages.add();  // there it is P that offers
           on_offer(index, m, now);
         } else if constexpr (std::is_same_v<M, wire::Register>) {
           on_register(index, m, now);
@@ -276,33 +287,26 @@ void PrefillSide::Impl::on_renew(std::uint32_t index, const wire::Renew& renew, 
 // ---- the way to the peer's memory ----
 
 void PrefillSide::Impl::on_offer(std::uint32_t index, const wire::Offer& offer, Time now) {
-  Peer& peer = peers[index];
-  const bool same =
-      std::equal(offer.offer.begin(), offer.offer.end(), peer.offer.begin(), peer.offer.end());
-  const bool open = peer.wire == Wire::kConnected || peer.wire == Wire::kConnecting;
-  if (same && open) return;
-  if (open) drop_session(index, Cause::kPeerDied, "the decode side began a new session", now);
-  peer.offer.assign(offer.offer.begin(), offer.offer.end());
+  Way& way = peers[index].way;
+  if (way.is_open()) {
+    if (way.is_offered(offer.offer)) return;
+    drop_session(index, Cause::kPeerDied, "the decode side began a new session", now);
+  }
+  way.offer.assign(offer.offer.begin(), offer.offer.end());
   connect(index, now);
 }
 
 void PrefillSide::Impl::connect(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
-  const Result<Outbound> outbound = port.connect(peer.id, peer.offer, peer.geometry.regions);
+  const Result<Outbound> outbound = port.connect(peer.id, peer.way.offer, peer.geometry.regions);
   if (!outbound) return connect_failed(index, outbound.error().message, now);
-  peer.wire = Wire::kConnecting;
-  peer.outbound = *outbound;
-  peer.connecting_since = now;
+  peer.way.connecting(*outbound, now);
   peer_timers.set(index, peer_deadline(peer));
 }
 
 std::uint32_t PrefillSide::Impl::peer_of(Outbound outbound) const {
   for (std::uint32_t i = 0; i < peers.size(); ++i) {
-    const Peer& peer = peers[i];
-    if (peer.used && (peer.wire == Wire::kConnecting || peer.wire == Wire::kConnected) &&
-        peer.outbound == outbound) {
-      return i;
-    }
+    if (peers[i].used && peers[i].way.leads_by(outbound)) return i;
   }
   return kNone;
 }
@@ -311,11 +315,9 @@ void PrefillSide::Impl::on_connected(Outbound outbound, Time now) {
   const std::uint32_t index = peer_of(outbound);
   if (index == kNone) return;
   Peer& peer = peers[index];
-  peer.wire = Wire::kConnected;
-  peer.connecting_since = kNever;
-  peer.moved = now;  // writes of the outbound before may still be on their way back
+  peer.way.connected(now);
   for (std::uint32_t i = 0; i < pushes.size(); ++i) {
-    if (pushes[i].phase == Phase::kStanding && pushes[i].peer == index) make_runnable(i);
+    if (pushes[i].phase == Phase::kStanding && pushes[i].peer == index) runnable.add(i);
   }
   peer_timers.set(index, peer_deadline(peer));
 }
@@ -327,8 +329,7 @@ void PrefillSide::Impl::on_connect_failed(Outbound outbound, std::string_view er
 
 void PrefillSide::Impl::connect_failed(std::uint32_t index, std::string_view error, Time now) {
   Peer& peer = peers[index];
-  peer.wire = Wire::kFailed;
-  peer.connecting_since = kNever;
+  peer.way.failed();
   const std::string text =
       fmt::format("connecting to the memory of {}: {}", peer.id.to_string(), error);
   for (std::uint32_t i = 0; i < pushes.size(); ++i) {
@@ -349,12 +350,9 @@ void PrefillSide::Impl::drop_session(std::uint32_t index, Cause cause, const std
     }
   }
   --peer.pushes;
-  if (peer.wire == Wire::kConnected || peer.wire == Wire::kConnecting) {
-    port.close_outbound(peer.outbound);
-  }
-  peer.wire = Wire::kNone;
-  peer.connecting_since = kNever;
-  peer.offer.clear();
+  peer.way.close(port);
+  if (peer.source) port.fence_inbound(*peer.source);
+  peer.source.reset();
   ++peer.session;
 }
 
@@ -408,7 +406,7 @@ void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view 
 
 void PrefillSide::Impl::forget_peer(std::uint32_t index) {
   Peer& peer = peers[index];
-  BATON_CHECK(peer.lost && peer.pushes == 0 && peer.in_flight == 0, "[I2]");
+  BATON_CHECK(peer.lost && peer.pushes == 0 && peer.way.in_flight == 0, "[I2]");
   for (std::uint32_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].early_by == index) free_transfer(i);
     if (transfers[i].holder == index) transfers[i].holder = kNone;
@@ -423,10 +421,7 @@ void PrefillSide::Impl::forget_peer(std::uint32_t index) {
 
 Time PrefillSide::Impl::peer_deadline(const Peer& peer) const {
   if (!peer.used || peer.lost) return kNever;
-  Time at = peer.connecting_since == kNever ? kNever : peer.connecting_since + config.peer_timeout;
-  if (peer.wire == Wire::kConnected && peer.in_flight > 0) {
-    at = std::min(at, peer.moved + config.peer_timeout);
-  }
+  const Time at = peer.way.deadline(config.peer_timeout);
   if (peer.link == kNoLink) return std::min(at, peer.down_since + config.reconnect_grace);
   return std::min({at, peer.heard + config.peer_timeout, peer.spoke + peer.ping_gap});
 }
@@ -445,14 +440,13 @@ void PrefillSide::Impl::peer_time(std::uint32_t index, Time now) {
     }
     if (now >= peer.spoke + peer.ping_gap) send(index, wire::Ping{next_token++, 0}, now);
   }
-  if (peer.connecting_since != kNever && now >= peer.connecting_since + config.peer_timeout) {
-    port.close_outbound(peer.outbound);
+  if (peer.way.is_unanswered(now, config.peer_timeout)) {
+    port.close_outbound(peer.way.outbound);
     connect_failed(index, fmt::format("no answer within {} ms", config.peer_timeout.count()), now);
   }
   // Its agent lives and its memory takes nothing. Closing makes every posted write be over, so that
   // our blocks are free in bounded time [I4] [I5] and no other peer waits for its share of writes.
-  if (peer.wire == Wire::kConnected && peer.in_flight > 0 &&
-      now >= peer.moved + config.peer_timeout) {
+  if (peer.way.is_stuck(now, config.peer_timeout)) {
     drop_session(index, Cause::kFabric,
                  fmt::format("decode peer {}: no write completed for {} ms", peer.id.to_string(),
                              config.peer_timeout.count()),

@@ -388,10 +388,9 @@ void PrefillSide::Impl::shutdown(Time now) {
     if (peer.version >= wire::kGoodbyeSince) {
       send(i, wire::Goodbye{"the prefill side is shutting down"}, now);
     }
-    if (peer.wire == Wire::kConnected || peer.wire == Wire::kConnecting) {
-      port.close_outbound(peer.outbound);
-    }
-    peer.wire = Wire::kNone;
+    peer.way.close(port);
+    if (peer.source) port.fence_inbound(*peer.source);
+    peer.source.reset();
     if (peer.link != kNoLink) port.hang_up(peer.link);
     peer.link = kNoLink;
   }
@@ -441,6 +440,9 @@ void PrefillSide::on_write_failed(std::uint64_t context, std::string_view error,
 }
 void PrefillSide::on_outbound_closed(Outbound, Time) {
   // Nothing to do: each posted write reported its own end before this.
+}
+void PrefillSide::on_fenced(Inbound, Time) {
+  // Nothing to do: a reader's end is known by its connection, and blocks do not wait for it.
 }
 void PrefillSide::on_time(Time now) {
   if (!impl_->stopping) impl_->on_time(now);

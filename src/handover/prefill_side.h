@@ -54,6 +54,8 @@ class PrefillSide {
   // `over`: nothing of it lands any more, whatever Config::failed_writes_final says of others.
   void on_write_failed(std::uint64_t context, std::string_view error, Time now, bool over = false);
   void on_outbound_closed(Outbound outbound, Time now);
+  // Pull: that reader can read nothing any more.
+  void on_fenced(Inbound inbound, Time now);
 
   void on_time(Time now);
   Time next_deadline() const;

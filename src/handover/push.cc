@@ -11,9 +11,8 @@
 namespace baton::handover {
 namespace {
 
-constexpr int kPostsPerTurn = 256;  // then the driver looks at its sockets again
-constexpr int kPostsInARow = 32;    // then it is the next transfer's turn
-constexpr std::uint64_t kHashBytesPerTurn = 256 << 10;  // likewise
+constexpr std::uint64_t kHashBytesPerTurn = 256
+                                            << 10;  // then the driver looks at its sockets again
 
 std::int64_t ticks(Time now) {
   return now.time_since_epoch().count();
@@ -21,33 +20,15 @@ std::int64_t ticks(Time now) {
 
 }  // namespace
 
-void PrefillSide::Impl::make_runnable(std::uint32_t push) {
-  if (pushes[push].queued) return;
-  pushes[push].queued = true;
-  runnable.push_back(push);
-}
-
 bool PrefillSide::Impl::work(Time now) {
   if (stopping) return false;
-  int posts = kPostsPerTurn;
   std::uint64_t hash_budget = config.verify_blocks ? kHashBytesPerTurn : 1;
   progress = false;
-  for (std::size_t turns = runnable.size(); turns > 0 && posts > 0; --turns) {
-    const std::uint32_t push = runnable.front();
-    runnable.pop_front();
-    pushes[push].queued = false;
-    Step last = Step::kPosted;
-    for (int i = 0; i < kPostsInARow && last == Step::kPosted && posts > 0; ++i, --posts) {
-      if (pushes[push].phase != Phase::kStanding) {
-        last = Step::kStarved;
-        break;
-      }
-      last = step(push, hash_budget, now);
-      progress = progress || last == Step::kPosted;
-    }
-    if (last != Step::kStarved && pushes[push].phase == Phase::kStanding) make_runnable(push);
-  }
-  return progress && !runnable.empty();
+  const bool posted = runnable.run([&](std::uint32_t push) {
+    if (pushes[push].phase != Phase::kStanding) return Step::kStarved;
+    return pull() ? lend(push, hash_budget, now) : step(push, hash_budget, now);
+  });
+  return (posted || progress) && !runnable.empty();
 }
 
 // One write, or the reason why there is none: kBlocked waits for room, kStarved for an event.
@@ -56,7 +37,7 @@ PrefillSide::Impl::Step PrefillSide::Impl::step(std::uint32_t push, std::uint64_
   Push& p = pushes[push];
   const Transfer& t = transfers[p.transfer];
   if (!t.has_pieces) return Step::kStarved;
-  if (p.blocks > 0 && peers[p.peer].wire != Wire::kConnected) return Step::kStarved;
+  if (p.blocks > 0 && peers[p.peer].way.state != Way::State::kConnected) return Step::kStarved;
   if (!p.checked || t.last) {
     if (!fits_pieces(push, now)) return Step::kStarved;
     p.checked = true;
@@ -135,13 +116,14 @@ bool PrefillSide::Impl::hash_stretch(std::uint32_t push, std::uint64_t& hash_bud
 bool PrefillSide::Impl::room_for(const Push& p) const {
   const std::uint32_t most = config.writes_in_flight_max;
   const std::uint32_t share = peers_connected > 1 ? std::max(1U, most - most / 4) : most;
-  return in_flight < most && peers[p.peer].in_flight < share;
+  return in_flight < most && peers[p.peer].way.in_flight < share;
 }
 
 void PrefillSide::Impl::check_standing(const Push& p) const {
   BATON_CHECK(p.phase == Phase::kStanding, "[I1] the registration no longer stands");
-  BATON_CHECK(peers[p.peer].wire == Wire::kConnected && p.session == peers[p.peer].session,
-              "[I6] the peer's session is another");
+  BATON_CHECK(
+      peers[p.peer].way.state == Way::State::kConnected && p.session == peers[p.peer].session,
+      "[I6] the peer's session is another");
   BATON_CHECK(peers[p.peer].ended->find(p.key.epoch) == nullptr, "[I1] the epoch is over");
   const std::uint32_t standing = transfers[p.transfer].push;
   BATON_CHECK(standing != kNone && &pushes[standing] == &p, "[I1] another attempt stands");
@@ -149,15 +131,15 @@ void PrefillSide::Impl::check_standing(const Push& p) const {
 
 void PrefillSide::Impl::note_posted(std::uint32_t index, Time now) {
   Peer& peer = peers[index];
-  if (peer.in_flight++ > 0) return;
-  peer.moved = now;
+  if (peer.way.in_flight++ > 0) return;
+  peer.way.moved = now;
   peer_timers.set(index, peer_deadline(peer));
 }
 
 Status PrefillSide::Impl::post(std::uint32_t push, WriteOp op, Time now) {
   Push& p = pushes[push];
   check_standing(p);
-  op.to = peers[p.peer].outbound;
+  op.to = peers[p.peer].way.outbound;
   op.context = (std::uint64_t{p.generation} << 32) | push;
   if (Status status = port.post(op); !status) return status;
   ++p.in_flight;
@@ -247,8 +229,8 @@ std::uint32_t PrefillSide::Impl::write_over(std::uint64_t context, Time now) {
               "[I2] a completion of a registration that is gone");
   --p.in_flight;
   --transfers[p.transfer].in_flight;
-  --peers[p.peer].in_flight;
-  peers[p.peer].moved = now;
+  --peers[p.peer].way.in_flight;
+  peers[p.peer].way.moved = now;
   --in_flight;
   return push;
 }
@@ -275,7 +257,7 @@ void PrefillSide::Impl::after_write(std::uint32_t push, Time now) {
   t.times.last_byte = ticks(now);
   if (p.phase == Phase::kStanding) {
     if (p.final_sent && p.in_flight == 0) return done(push, now);
-    return make_runnable(push);
+    return runnable.add(push);
   }
   const std::uint32_t transfer = p.transfer;
   if (p.in_flight == 0) drained(push, now);
@@ -291,8 +273,10 @@ void PrefillSide::Impl::done(std::uint32_t push, Time now) {
   record.done = true;
   peers[p.peer].unclean |= !config.delivery_complete;
   peers[p.peer].ended->add(std::move(record));
-  metrics.bytes_written.add(p.bytes);
-  metrics.blocks_written.add(p.blocks);
+  if (!pull()) {
+    metrics.bytes_written.add(p.bytes);
+    metrics.blocks_written.add(p.blocks);
+  }
   if (t.times.first_write != 0) {
     metrics.write_seconds.observe(seconds_between(t.times.first_write, ticks(now)));
   }

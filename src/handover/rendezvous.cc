@@ -17,8 +17,9 @@ void PrefillSide::Impl::send_state(std::uint32_t push, Time now) {
   const Push& p = pushes[push];
   wire::RegisterState message;
   message.key = p.key;
+  const bool moving = pull() ? p.checked : p.writes > 0;
   message.state = !transfers[p.transfer].known ? wire::StandingState::kPending
-                  : p.writes == 0              ? wire::StandingState::kComputing
+                  : !moving                    ? wire::StandingState::kComputing
                                                : wire::StandingState::kWriting;
   send(p.peer, message, now);
 }
@@ -110,7 +111,9 @@ bool PrefillSide::Impl::answer_known(std::uint32_t peer, const wire::Register& m
       return true;
     }
     p.counted = std::clamp(message.counted, p.counted, p.immediates);
-    make_runnable(push);
+    p.taken = p.taken || message.taken;
+    runnable.add(push);
+    if (pull() && !p.taken) send_source(peer, now);  // the offer may be what was lost
     if (p.final_sent) {
       send_final(push, now);
     } else {
@@ -186,7 +189,8 @@ void PrefillSide::Impl::on_register(std::uint32_t peer, const wire::Register& me
   };
   const Peer& from = peers[peer];
   if (const Status status =
-          wire::check_register(config.geometry, from.geometry, message, *duplicates);
+          wire::check_register(config.geometry, pull() ? config.geometry : from.geometry, message,
+                               pull() ? own_duplicates : *duplicates);
       !status) {
     return refuse(status.error().message);
   }
@@ -194,6 +198,9 @@ void PrefillSide::Impl::on_register(std::uint32_t peer, const wire::Register& me
     const Cause cause = recents[*recent - recents_dropped].cause;
     return turn_away(peer, key, cause == Cause::kNone ? Cause::kUnknownTransfer : cause,
                      "the transfer is over here", now);
+  }
+  if (std::string fault = pull() ? lending_fault(key.transfer) : ""; !fault.empty()) {
+    return turn_away(peer, key, Cause::kUnknownTransfer, std::move(fault), now);
   }
   if (draining && !is_known(key.transfer)) {
     return turn_away(peer, key, Cause::kShutdown,
@@ -251,6 +258,7 @@ void PrefillSide::Impl::take(std::uint32_t peer, std::uint32_t transfer,
   p.range = message.range;
   p.prompt_tokens = message.prompt_tokens;
   p.credits = message.grant.credits;
+  p.taken = message.taken;
   p.remote.resize(config.geometry.num_groups);
   p.hashes.resize(config.geometry.num_groups);
   for (std::size_t g = 0; g < message.num_groups; ++g) {
@@ -279,7 +287,7 @@ void PrefillSide::Impl::take(std::uint32_t peer, std::uint32_t transfer,
   t.range = p.range;
   t.bytes_planned = p.bytes_planned;
   t.times.registered = now.time_since_epoch().count();
-  if (peers[peer].wire == Wire::kFailed) {
+  if (peers[peer].way.state == Way::State::kFailed) {
     connect(peer, now);
     if (p.phase != Phase::kStanding) return;  // refused at once: D knows already
   }
@@ -302,7 +310,7 @@ void PrefillSide::Impl::meet(std::uint32_t transfer, Time now) {
   }
   t.met = true;
   set_transfer_timer(transfer);
-  if (t.has_pieces && fits_pieces(t.push, now)) make_runnable(t.push);
+  if (t.has_pieces && fits_pieces(t.push, now)) runnable.add(t.push);
 }
 
 bool PrefillSide::Impl::fits_pieces(std::uint32_t push, Time now) {
@@ -359,10 +367,8 @@ void PrefillSide::Impl::free_push(std::uint32_t push) {
   --peers[peer].pushes;
   peers[peer].blocks -= p.blocks;
   const std::uint32_t generation = p.generation + 1;
-  const bool queued = p.queued;
   p = Push{};
   p.generation = generation;
-  p.queued = queued;
   free_pushes.push_back(push);
 }
 
@@ -456,7 +462,7 @@ void PrefillSide::Impl::on_credit(std::uint32_t peer, const wire::Credit& messag
   }
   Push& p = pushes[push];
   p.counted = std::clamp(message.counted, p.counted, p.immediates);
-  if (p.phase == Phase::kStanding) make_runnable(push);
+  if (p.phase == Phase::kStanding) runnable.add(push);
 }
 
 }  // namespace baton::handover

@@ -86,6 +86,10 @@ Mix draw_mix(std::uint64_t seed, bool large) {
   m.parts = some(rng, 500);
   m.recompute = static_cast<std::uint32_t>(rng.below(1001));
   m.slow_engines = some(rng, 400);
+  if (rng.chance(1, 3)) {
+    m.settings.mode = Mode::kPull;
+    m.weather.lost_immediates = 0;
+  }
   return m;
 }
 

@@ -22,6 +22,7 @@ constexpr TransferId kProbe{0xA, 3};
 
 Settings settings_for(const PairCase& pair) {
   Settings s;
+  if (pair.fabric == PairFabric::kPull) s.mode = Mode::kPull;
   s.delivery_complete = pair.fabric != PairFabric::kEfa;
   s.failed_writes_final = pair.fabric == PairFabric::kShm;
   s.fence_on_request = pair.fabric != PairFabric::kShm;
@@ -81,6 +82,7 @@ class PairRun final : public Engines {
     std::size_t index = 0;
   };
 
+  bool pull() const { return pair_.fabric == PairFabric::kPull; }
   Process* p() { return world_.rank(prefill_, 0); }
   Process* d() { return world_.rank(decode_, 0); }
   bool prefix() const {
@@ -88,6 +90,8 @@ class PairRun final : public Engines {
   }
 
   void script();
+  void decode_script();
+  void hear_announced(TransferId id);
   void claim_at_d();
   bool step();
   void quiet();
@@ -110,6 +114,7 @@ class PairRun final : public Engines {
   bool received_ = false;
   bool written_ = false;  // to an attempt that D may have replaced meanwhile
   bool probe_done_ = false;
+  std::map<TransferId, SourceBlocks> announced_;  // pull: as D heard it
   std::array<bool, 2> used_{};
   std::uint32_t deviations_ = 0;
   int passes_ = 0;
@@ -123,14 +128,25 @@ void PairRun::script() {
     begin_at_p(kFirst);
     world_.later(microseconds(90), [this] {
       piece_at_p(kFirst, kBlockSize);
-      world_.later(microseconds(70), [this] { piece_at_p(kFirst, kBlockSize); });
+      world_.later(microseconds(70), [this] {
+        piece_at_p(kFirst, kBlockSize);
+        if (pull()) world_.later(microseconds(5), [this] { decode_script(); });
+      });
     });
   });
-  world_.later(microseconds(5), [this] {
-    claim_at_d();
-    world_.later(microseconds(55),
-                 [this] { register_at_d(kFirst, {prefix() ? kBlockSize : 0, kPrompt}); });
-  });
+  if (!pull()) world_.later(microseconds(5), [this] { decode_script(); });
+}
+
+void PairRun::decode_script() {
+  hear_announced(kFirst);
+  claim_at_d();
+  world_.later(microseconds(55),
+               [this] { register_at_d(kFirst, {prefix() ? kBlockSize : 0, kPrompt}); });
+}
+
+void PairRun::hear_announced(TransferId id) {
+  if (!pull() || p() == nullptr) return;
+  if (auto source = p()->announced(id)) announced_[id] = std::move(*source);
 }
 
 void PairRun::claim_at_d() {
@@ -146,8 +162,15 @@ void PairRun::register_at_d(TransferId id, TokenRange range) {
   Process* process = d();
   if (process == nullptr || !process->room_for(range)) return;
   if (id == kFirst && (cancelled_at_d_ || received_)) return;
+  std::optional<SourceBlocks> source;
+  if (pull()) {
+    hear_announced(id);
+    const auto heard = announced_.find(id);
+    if (heard == announced_.end()) return;  // nobody told of it
+    source = heard->second;
+  }
   process->reserve_and_register({id, {0, next_attempt_++}}, world_.address(prefill_, 0, true),
-                                range, kPrompt, world_.instance(prefill_).ranks[0]);
+                                range, kPrompt, world_.instance(prefill_).ranks[0], source);
 }
 
 void PairRun::begin_at_p(TransferId id) {
@@ -325,8 +348,10 @@ bool PairRun::benign() const {
 void PairRun::probe() {
   if (journal_.failed()) return;
   begin_at_p(kProbe);
-  register_at_d(kProbe, {0, kPrompt});
+  if (!pull()) register_at_d(kProbe, {0, kPrompt});
   piece_at_p(kProbe, kPrompt);
+  world_.turn_all();
+  if (pull()) register_at_d(kProbe, {0, kPrompt});
   world_.turn_all();
   world_.run_until(world_.now() + world_.settings.transfer_timeout + world_.settings.peer_timeout,
                    [this] { return probe_done_ && world_.idle(); });
@@ -344,7 +369,7 @@ std::string_view to_string(PairEvent event) {
 }
 
 std::string_view to_string(PairFabric fabric) {
-  constexpr std::array<std::string_view, kPairFabrics> kNames{"shm", "tcp", "efa"};
+  constexpr std::array<std::string_view, kPairFabrics> kNames{"shm", "tcp", "efa", "pull"};
   return kNames[static_cast<std::size_t>(fabric)];
 }
 

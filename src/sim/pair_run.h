@@ -41,9 +41,10 @@ inline constexpr std::size_t kPairEvents = static_cast<std::size_t>(PairEvent::k
 
 // What the fabric promises, as the real ones do.
 enum class PairFabric : std::uint8_t {
-  kShm,  // completions mean delivery, failed writes are over, only a death fences
-  kTcp,  // completions mean delivery, failed writes may land, closing the endpoint fences
-  kEfa,  // immediates are counted, failed writes may land, closing the endpoint fences
+  kShm,   // completions mean delivery, failed writes are over, only a death fences
+  kTcp,   // completions mean delivery, failed writes may land, closing the endpoint fences
+  kEfa,   // immediates are counted, failed writes may land, closing the endpoint fences
+  kPull,  // D reads; failed reads may land until the way is closed
   kCount
 };
 std::string_view to_string(PairFabric fabric);

@@ -135,7 +135,39 @@ void Process::take_events() {
   }
 }
 
+void Process::handle_pull(const fabric::FabricEvent& event) {
+  using Kind = fabric::FabricEvent::Kind;
+  const Time now = clock();
+  const Outbound out{event.outbound.value};
+  switch (event.kind) {
+    case Kind::kConnected:
+      note("connected");
+      return decode->on_connected(out, now);
+    case Kind::kConnectFailed:
+      note("connect failed");
+      world_.journal.mark(Mark::connect_failed);
+      return decode->on_connect_failed(out, event.error, now);
+    case Kind::kReadDone:
+      note("read done");
+      return decode->on_read_done(completed(event.context), now);
+    case Kind::kReadFailed:
+      note("read failed");
+      world_.journal.mark(Mark::read_failed);
+      return decode->on_read_failed(completed(event.context), event.error, now, event.over);
+    case Kind::kOutboundClosed:
+      note("closed");
+      return decode->on_outbound_closed(out, now);
+    case Kind::kInboundFenced:
+      return prefill->on_fenced(Inbound{event.inbound.value}, now);
+    case Kind::kImmediate:
+    case Kind::kWriteDone:
+    case Kind::kWriteFailed:
+      return fault(Checker::kMessages, "something was written in pull mode");
+  }
+}
+
 void Process::handle(const fabric::FabricEvent& event) {
+  if (config.mode == Mode::kPull) return handle_pull(event);
   using Kind = fabric::FabricEvent::Kind;
   const Time now = clock();
   const Outbound out{event.outbound.value};
@@ -231,7 +263,8 @@ bool Process::room_for(TokenRange range) const {
 }
 
 void Process::reserve_and_register(const Key& key, const PeerAddress& peer, TokenRange range,
-                                   std::uint32_t prompt, std::uint32_t peer_number) {
+                                   std::uint32_t prompt, std::uint32_t peer_number,
+                                   const std::optional<SourceBlocks>& source) {
   const std::uint32_t size = pool.geometry.block_size;
   const std::uint32_t wanted = range.empty() ? 0 : (range.end - 1) / size + 1 - range.begin / size;
   BATON_CHECK(wanted <= pool.free_blocks());
@@ -258,6 +291,7 @@ void Process::reserve_and_register(const Key& key, const PeerAddress& peer, Toke
   registration.range = range;
   registration.block_ids = {held.blocks};
   registration.prompt_tokens = prompt;
+  registration.source = source;
   note("register", key.first, {}, key.second.binding * 1000 + key.second.attempt);
   submit([registration = std::move(registration)](Process& self, Time now) mutable {
     if (self.decode) self.decode->register_blocks(std::move(registration), now);
@@ -280,6 +314,10 @@ void Process::give_back(Held& held) {
   held.gone = true;
   --open_held_;
   for (const BlockId block : held.blocks) {
+    if (posted_of_[block] != 0) {
+      fault(Checker::kLateByte,
+            fmt::format("block {} came back under {} reads into it", block, posted_of_[block]));
+    }
     pool.give_back(block, kPoison);
     owner_[block] = nullptr;
   }
@@ -314,6 +352,12 @@ void Process::on_decode_event(const Event& event) {
   }
   if (++held.ends != 1) {
     return fault(Checker::kOneEnd, "an attempt ended twice at the decode side");
+  }
+  if (config.mode == Mode::kPull && event.outcome == Outcome::kDone && event.bytes > 0) {
+    world_.journal.mark(Mark::pulled);
+  }
+  if (config.mode == Mode::kPull && event.outcome != Outcome::kDone && held.posted > 0) {
+    world_.journal.mark(Mark::pull_discarded);
   }
   if (event.outcome == Outcome::kDone) {
     check_done(event, held);
@@ -381,6 +425,12 @@ bool Process::prefill_computing(TransferId transfer) const {
 bool Process::prefill_handed_in(TransferId transfer) const {
   const auto found = prompts_.find(transfer);
   return found != prompts_.end() && found->second.handed_in;
+}
+
+std::optional<SourceBlocks> Process::announced(TransferId transfer) const {
+  const auto found = prompts_.find(transfer);
+  if (found == prompts_.end() || found->second.over || !found->second.last) return std::nullopt;
+  return SourceBlocks{{0, found->second.tokens}, {found->second.blocks}};
 }
 
 void Process::compute_piece(TransferId transfer, std::uint32_t tokens,
@@ -608,6 +658,11 @@ Result<handover::Port::InboundOffer> Process::open_inbound(const PeerId& writer)
   if (!opened) return tl::unexpected(opened.error());
   return InboundOffer{Inbound{opened->id.value}, std::move(opened->offer)};
 }
+Result<handover::Port::InboundOffer> Process::open_source(const PeerId& reader) {
+  auto opened = fabric->open_inbound(reader, fabric::Access::kRead);
+  if (!opened) return tl::unexpected(opened.error());
+  return InboundOffer{Inbound{opened->id.value}, std::move(opened->offer)};
+}
 void Process::fence_inbound(Inbound inbound) {
   fabric->fence_inbound({to_value(inbound)});
 }
@@ -631,15 +686,8 @@ Status Process::post(const WriteOp& op) {
     world_.journal.mark(Mark::submit_failed);
     return fail(Errc::kIo, "the fabric refused the write");
   }
-  std::uint32_t slot = 0;
-  if (posted_free_.empty()) {
-    slot = static_cast<std::uint32_t>(posted_.size());
-    posted_.emplace_back();
-  } else {
-    slot = posted_free_.back();
-    posted_free_.pop_back();
-  }
-  check_place(op);
+  const std::uint32_t slot = take_posted();
+  check_place(op.remote_region, op.remote_offset, op.length);
   fabric::Write write;
   write.to = {to_value(op.to)};
   write.local_region = op.local_region;
@@ -653,28 +701,71 @@ Status Process::post(const WriteOp& op) {
     posted_free_.push_back(slot);
     return status;
   }
-  const Region& region = pool.geometry.regions[op.local_region];
-  Posted& posted = posted_[slot];
-  posted.context = op.context;
-  posted.used = op.length > 0;
-  if (posted.used) {
-    posted.first = static_cast<std::uint32_t>(op.local_offset / region.stride_bytes);
-    posted.last =
-        static_cast<std::uint32_t>((op.local_offset + op.length - 1) / region.stride_bytes);
-    for (std::uint32_t b = posted.first; b <= posted.last; ++b) ++posted_of_[b];
-  }
+  keep_posted(slot, op.context, op.local_region, op.local_offset, op.length);
   note("post", {}, op.immediate ? "with immediate" : "", op.length);
   count_post(op);
   return {};
 }
 
+Status Process::post_read(const handover::ReadOp& op) {
+  if (world_.choices.chance(world_.weather.submit_failures)) {
+    world_.journal.mark(Mark::submit_failed);
+    return fail(Errc::kIo, "the fabric refused the read");
+  }
+  const std::uint32_t slot = take_posted();
+  check_place(op.remote_region, op.remote_offset, op.length);
+  fabric::Read read;
+  read.from = {to_value(op.from)};
+  read.local_region = op.local_region;
+  read.local_offset = op.local_offset;
+  read.remote_region = op.remote_region;
+  read.remote_offset = op.remote_offset;
+  read.length = op.length;
+  read.context = slot;
+  if (Status status = fabric->post_read(read); !status) {
+    posted_free_.push_back(slot);
+    return status;
+  }
+  keep_posted(slot, op.context, op.local_region, op.local_offset, op.length);
+  note("post read", {}, {}, op.length);
+  Held* held = owner_.at(posted_[slot].first);
+  if (held == nullptr) {
+    fault(Checker::kLateByte, fmt::format("a read into free block {}", posted_[slot].first));
+  } else {
+    held->posted += op.length;
+  }
+  return {};
+}
+
+std::uint32_t Process::take_posted() {
+  if (posted_free_.empty()) {
+    posted_.emplace_back();
+    return static_cast<std::uint32_t>(posted_.size() - 1);
+  }
+  const std::uint32_t slot = posted_free_.back();
+  posted_free_.pop_back();
+  return slot;
+}
+
+void Process::keep_posted(std::uint32_t slot, std::uint64_t context, std::uint32_t index,
+                          std::uint64_t offset, std::uint64_t length) {
+  const Region& region = pool.geometry.regions[index];
+  Posted& posted = posted_[slot];
+  posted.context = context;
+  posted.used = length > 0;
+  if (!posted.used) return;
+  posted.first = static_cast<std::uint32_t>(offset / region.stride_bytes);
+  posted.last = static_cast<std::uint32_t>((offset + length - 1) / region.stride_bytes);
+  for (std::uint32_t b = posted.first; b <= posted.last; ++b) ++posted_of_[b];
+}
+
 // Whatever a registration said, no address outside of the peer's pool is formed [I7].
-void Process::check_place(const WriteOp& op) const {
-  const Region& region = pool.geometry.regions.at(op.remote_region);
+void Process::check_place(std::uint32_t index, std::uint64_t offset, std::uint64_t length) const {
+  const Region& region = pool.geometry.regions.at(index);
   const std::uint64_t stride = region.block_bytes + 16;  // the widest that a process here has
-  if (op.length > 0 && op.remote_offset + op.length > stride * world_.settings.pool_blocks) {
+  if (length > 0 && offset + length > stride * world_.settings.pool_blocks) {
     fault(Checker::kMessages,
-          fmt::format("a write at {} of region {}, past its end", op.remote_offset, region.name));
+          fmt::format("a place at {} of region {}, past its end", offset, region.name));
   }
 }
 

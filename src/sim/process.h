@@ -91,7 +91,8 @@ class Process final : public handover::Port {
   // D: false if the pool has no room.
   bool room_for(TokenRange range) const;
   void reserve_and_register(const Key& key, const PeerAddress& peer, TokenRange range,
-                            std::uint32_t prompt, std::uint32_t peer_number);
+                            std::uint32_t prompt, std::uint32_t peer_number,
+                            const std::optional<SourceBlocks>& source = {});
   void check_received(const Key& key, std::string_view when);
   void release_done(const Key& key);
   const std::map<Key, Held>& held() const { return held_; }
@@ -105,6 +106,8 @@ class Process final : public handover::Port {
   bool prefill_running(TransferId transfer) const;    // its blocks are not free yet
   bool prefill_computing(TransferId transfer) const;  // pieces are missing
   bool prefill_handed_in(TransferId transfer) const;
+  // Pull: what P says of its finished blocks, once its agent has them.
+  std::optional<SourceBlocks> announced(TransferId transfer) const;
 
   void fingerprint(const std::function<void(std::uint64_t)>& add) const;
   bool quiet() const;  // every book is closed and every table empty
@@ -117,11 +120,14 @@ class Process final : public handover::Port {
   void send(handover::LinkId link, std::span<const std::byte> frame) override;
   void trust(handover::LinkId) override {}
   Result<InboundOffer> open_inbound(const PeerId& writer) override;
+  Result<InboundOffer> open_source(const PeerId& reader) override;
   void fence_inbound(handover::Inbound inbound) override;
   Result<handover::Outbound> connect(const PeerId& receiver, std::span<const std::byte> offer,
                                      std::span<const Region> regions) override;
   void close_outbound(handover::Outbound outbound) override;
   Status post(const handover::WriteOp& write) override;
+  Status post_read(const handover::ReadOp& read) override;
+  void posted(TransferId) override {}
   std::uint64_t hash_block(std::uint16_t group, BlockId block) override;
   void deliver(Event&& event) override;
 
@@ -139,7 +145,7 @@ class Process final : public handover::Port {
     Time renewed_surely{};
     Time renewed_maybe{};
   };
-  struct Posted {  // a write that has not completed
+  struct Posted {  // a write or read that has not completed
     std::uint64_t context = 0;
     std::uint32_t first = 0;
     std::uint32_t last = 0;
@@ -150,9 +156,13 @@ class Process final : public handover::Port {
             std::uint64_t number = 0) const;
   void fault(Checker checker, std::string text) const;
   void handle(const fabric::FabricEvent& event);
+  void handle_pull(const fabric::FabricEvent& event);
   void on_immediate(const fabric::FabricEvent& event);
   std::uint64_t completed(std::uint64_t context);
-  void check_place(const handover::WriteOp& op) const;
+  std::uint32_t take_posted();
+  void keep_posted(std::uint32_t slot, std::uint64_t context, std::uint32_t region,
+                   std::uint64_t offset, std::uint64_t length);
+  void check_place(std::uint32_t region, std::uint64_t offset, std::uint64_t length) const;
   void count_post(const handover::WriteOp& op);
   void take_events();
   void on_decode_event(const Event& event);
@@ -177,7 +187,7 @@ class Process final : public handover::Port {
   std::uint64_t open_prompts_ = 0;
   std::vector<Posted> posted_;
   std::vector<std::uint32_t> posted_free_;
-  std::vector<std::uint32_t> posted_of_;  // P: by block
+  std::vector<std::uint32_t> posted_of_;  // by block
   std::vector<std::pair<handover::Outbound, std::uint32_t>> receivers_;
   Time last_completion_{};
   bool fencing_ = false;

@@ -56,6 +56,7 @@ void Traffic::start(const Plan& plan, std::uint32_t router) {
   if (plan.prompts.size() > 1) world_.journal.mark(Mark::sub_requests);
   Legs::Options options;
   options.first_token_from_prefill = plan.first_token_from_prefill;
+  options.decode_after_prefill = pull();
   options.deadline = world_.now() + plan.request_timeout;
   options.idle_timeout = plan.request_timeout;
   r.legs.emplace(options, world_.now());
@@ -65,7 +66,7 @@ void Traffic::start(const Plan& plan, std::uint32_t router) {
   r.decode.life = world_.instance(plan.decode).lives;
   arm(r, r.legs->next_deadline());
   world_.later(http() + plan.prefill_delay, [this, &r] { start_prefill(r); });
-  world_.later(http() + plan.decode_delay, [this, &r] { start_decode(r); });
+  if (!pull()) world_.later(http() + plan.decode_delay, [this, &r] { start_decode(r); });
   if (plan.client_gone_after.count() >= 0) {
     world_.later(plan.client_gone_after, [this, &r] {
       if (r.result.finished) return;
@@ -97,6 +98,10 @@ void Traffic::act(Request& r, const Legs::Actions& actions) {
         break;
       case LegAction::Kind::kCancelLeg:
         world_.later(http(), [this, &r, leg = action.leg] { cancel_leg(r, leg); });
+        break;
+      case LegAction::Kind::kPlaceDecode:
+        r.legs->on_decode_started();
+        world_.later(http() + r.plan.decode_delay, [this, &r] { start_decode(r); });
         break;
       case LegAction::Kind::kErrorResponse:
       case LegAction::Kind::kErrorEvent:
@@ -232,12 +237,36 @@ void Traffic::next_piece(Request& r) {
   prefill_answers(r);
 }
 
+// Pull: P tells of its finished blocks.
+bool Traffic::announce(Request& r) {
+  r.sources.clear();
+  each_rank(r.prefill, [&](Process& p) {
+    auto& of_rank = r.sources.emplace_back();
+    for (const TransferId id : r.ids) {
+      if (auto source = p.announced(id)) of_rank.push_back(std::move(*source));
+    }
+  });
+  return !r.sources.empty() && std::all_of(r.sources.begin(), r.sources.end(),
+                                           [&](const auto& s) { return s.size() == r.ids.size(); });
+}
+
 void Traffic::prefill_answers(Request& r) {
+  if (pull() && !announce(r)) {
+    // The agent's queue was full; its engine announces what the agent has.
+    return world_.later(kRetryAdmission, [this, &r] {
+      if (r.prefill.state == State::kWaiting && here(r.prefill)) prefill_answers(r);
+    });
+  }
   r.prefill.state = State::kOver;
   world_.later(http(), [this, &r] {
     if (r.result.finished || r.router_dead) return;
     Legs::Actions actions;
     r.legs->on_chunk(kPrefillLeg, 0, 1, world_.now(), actions);
+    if (pull() && !r.result.finished) {
+      r.legs->on_prefilled(world_.now(), actions);
+      act(r, actions);
+      actions.clear();
+    }
     if (!r.result.finished) r.legs->on_ended(kPrefillLeg, world_.now(), actions);
     act(r, actions);
   });
@@ -357,8 +386,10 @@ void Traffic::register_parts(Request& r) {
     const PeerAddress address = world_.address(r.plan.prefill, rank, r.plan.knows_incarnation);
     const std::uint32_t peer = world_.instance(r.plan.prefill).ranks[rank++];
     for (std::size_t part = 0; part < r.ids.size(); ++part) {
+      std::optional<SourceBlocks> source;
+      if (pull()) source = r.sources.at(rank - 1).at(part);
       p.reserve_and_register({r.ids[part], leg.attempt}, address, range_of(r.plan, part),
-                             r.plan.prompts[part], peer);
+                             r.plan.prompts[part], peer, source);
     }
   });
   turn(leg);

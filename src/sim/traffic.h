@@ -103,6 +103,7 @@ class Traffic final : public Engines {
     std::optional<handover::Legs> legs;
     Leg prefill;
     Leg decode;
+    std::vector<std::vector<SourceBlocks>> sources;  // pull: by rank and part, as P announced
     Result result;
   };
 
@@ -123,6 +124,7 @@ class Traffic final : public Engines {
   void preempt_prefill(Request& r);
   void cancel_prefill(Request& r);
   void prefill_answers(Request& r);
+  bool announce(Request& r);
 
   void start_decode(Request& r);
   void admit_decode(Request& r);
@@ -135,6 +137,8 @@ class Traffic final : public Engines {
   void cancel_attempt(Request& r, bool keep);
   void drop_received(Request& r);
   TokenRange range_of(const Plan& plan, std::size_t part) const;
+
+  bool pull() const { return world_.settings.mode == Mode::kPull; }
 
   World& world_;
   std::map<std::uint32_t, std::unique_ptr<Request>> requests_;

@@ -182,6 +182,7 @@ handover::Config World::config_for(const Instance& instance, std::uint32_t rank,
   handover::Config out;
   out.id = {fmt::format("{}.{}", instance.engine_id, rank), incarnation};
   out.role = instance.is_prefill ? Role::kProducer : Role::kConsumer;
+  out.mode = settings.mode;
   out.verify_blocks = settings.verify;
   out.peer_timeout = settings.peer_timeout;
   out.lease = settings.lease;

@@ -24,6 +24,7 @@ namespace baton::sim {
 
 // What does not change while a world lives.
 struct Settings {
+  Mode mode = Mode::kPush;
   // The fabric.
   bool delivery_complete = true;
   bool failed_writes_final = false;

@@ -85,7 +85,7 @@ constexpr flatbuffers::voffset_t kLastField<fb::Refuse> = fb::Refuse::VT_TEXT;
 template <>
 constexpr flatbuffers::voffset_t kLastField<fb::Offer> = fb::Offer::VT_OFFER;
 template <>
-constexpr flatbuffers::voffset_t kLastField<fb::Register> = fb::Register::VT_COUNTED;
+constexpr flatbuffers::voffset_t kLastField<fb::Register> = fb::Register::VT_TAKEN;
 template <>
 constexpr flatbuffers::voffset_t kLastField<fb::RegisterState> = fb::RegisterState::VT_STATE;
 template <>
@@ -261,6 +261,7 @@ Result<Message> to_message(const fb::Register& in) {
   }
   out.deadline = to_ms(in.deadline_ms());
   out.counted = in.counted();
+  out.taken = in.taken();
   return check.finish(out);
 }
 
@@ -523,7 +524,7 @@ std::span<const std::byte> Encoder::encode(const Register& message) {
       MessageType::kRegister,
       fb::CreateRegister(builder, &id, message.attempt.binding, message.attempt.attempt,
                          message.range.begin, message.range.end, message.prompt_tokens, groups,
-                         grants, from_ms(message.deadline), message.counted));
+                         grants, from_ms(message.deadline), message.counted, message.taken));
 }
 
 std::span<const std::byte> Encoder::encode(const RegisterState& message) {

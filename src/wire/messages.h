@@ -90,6 +90,7 @@ struct Register {
   Grant grant;  // the first; today there is exactly one writer rank
   std::chrono::milliseconds deadline{0};
   std::uint32_t counted = 0;
+  bool taken = false;  // pull
   Key key() const { return {transfer, attempt, grant.slot, grant.epoch}; }
 };
 

@@ -144,7 +144,7 @@ Status check_block_lists(const Geometry& pool, const TokenRange& range,
   return {};
 }
 
-Status check_register(const Geometry& ours, const Geometry& theirs, const Register& message,
+Status check_register(const Geometry& ours, const Geometry& pool, const Register& message,
                       DuplicateFinder& finder) {
   if (message.transfer.is_null()) return refuse("transfer is null");
   if (message.num_grants != 1) {
@@ -160,7 +160,7 @@ Status check_register(const Geometry& ours, const Geometry& theirs, const Regist
     return refuse(fmt::format("range.end is {}, prompt_tokens is {}", message.range.end,
                               message.prompt_tokens));
   }
-  return check_block_lists(theirs, message.range,
+  return check_block_lists(pool, message.range,
                            std::span(message.block_ids).first(message.num_groups), finder);
 }
 

@@ -45,8 +45,8 @@ Status check_block_shape(const Geometry& pool, const TokenRange& range,
 Status check_block_lists(const Geometry& pool, const TokenRange& range,
                          std::span<const std::span<const BlockId>> lists, DuplicateFinder& finder);
 
-// A registration that D (with geometry `theirs`) sent to us.
-Status check_register(const Geometry& ours, const Geometry& theirs, const Register& message,
+// A registration that D sent to us. `pool` is whose blocks it names: D's, or in pull mode ours.
+Status check_register(const Geometry& ours, const Geometry& pool, const Register& message,
                       DuplicateFinder& finder);
 
 // Largest pool of any group.

@@ -175,13 +175,25 @@ class Instance {
     registration.block_ids = {blocks};
     registration.prompt_tokens = tokens;
     registration.deadline = deadline;
-    auto ok = agent_->register_blocks(std::move(registration));
-    if (!ok) {
-      give_back(blocks);
-      return ok;
-    }
-    held_by_decode_[{transfer, attempt}] = blocks;
-    return ok;
+    return hand_in(std::move(registration));
+  }
+  // Pull. P: what it tells of finished blocks; D: reads them.
+  SourceBlocks announced(TransferId transfer, std::uint32_t tokens) const {
+    return {{0, tokens}, {held_by_prefill_.at(transfer)}};
+  }
+  Status fetch_blocks(TransferId transfer, const PeerAddress& peer, const SourceBlocks& source,
+                      std::uint32_t attempt = 1, std::uint32_t begin = 0) {
+    auto blocks = take_blocks(blocks_for(source.range.end) - begin / shape_.block_size);
+    poison(blocks);
+    Registration registration;
+    registration.transfer = transfer;
+    registration.attempt = attempt;
+    registration.peer = peer;
+    registration.range = {begin, source.range.end};
+    registration.block_ids = {blocks};
+    registration.prompt_tokens = source.range.end;
+    registration.source = source;
+    return hand_in(std::move(registration));
   }
   const std::vector<BlockId>& registered_blocks(TransferId transfer, std::uint32_t attempt = 1) {
     return held_by_decode_[{transfer, attempt}];
@@ -271,6 +283,18 @@ class Instance {
   std::byte* place(std::uint32_t layer, BlockId block) {
     const Region& region = geometry_.regions[layer];
     return region.base + block * region.stride_bytes;
+  }
+
+  Status hand_in(Registration&& registration) {
+    const auto blocks = registration.block_ids.front();
+    const std::pair key{registration.transfer, registration.attempt};
+    auto ok = agent_->register_blocks(std::move(registration));
+    if (ok) {
+      held_by_decode_[key] = blocks;
+    } else {
+      give_back(blocks);
+    }
+    return ok;
   }
 
   void account(Event&& event) {

@@ -50,6 +50,7 @@ class RecordingPort final : public Port {
     if (inbound_error) return fail(Errc::kResourceExhausted, "4096 inbounds are open");
     return InboundOffer{Inbound{++inbounds}, {name, static_cast<std::byte>(inbounds)}};
   }
+  Result<InboundOffer> open_source(const PeerId& reader) override { return open_inbound(reader); }
   void fence_inbound(Inbound inbound) override { fences.push_back(inbound); }
   Result<Outbound> connect(const PeerId&, std::span<const std::byte> offer,
                            std::span<const Region>) override {
@@ -61,9 +62,16 @@ class RecordingPort final : public Port {
   Status post(const WriteOp& write) override {
     if (writes.size() >= room) return fail(Errc::kResourceExhausted, "full");
     writes.push_back(write);
-    posted.push_back(write);
+    posted_ever.push_back(write);
     return {};
   }
+  Status post_read(const ReadOp& read) override {
+    if (reads.size() >= room) return fail(Errc::kResourceExhausted, "full");
+    reads.push_back(read);
+    reads_ever.push_back(read);
+    return {};
+  }
+  void posted(TransferId transfer) override { all_posted.push_back(transfer); }
   std::uint64_t hash_block(std::uint16_t, BlockId block) override {
     ++hashed;
     return block_hashes.size() > block ? block_hashes[block] : 0;
@@ -84,8 +92,11 @@ class RecordingPort final : public Port {
   std::vector<Sent> sent_ever;
   std::vector<Inbound> fences;
   std::vector<Outbound> closed;
-  std::deque<WriteOp> writes;   // posted and not completed
-  std::vector<WriteOp> posted;  // ever
+  std::deque<WriteOp> writes;  // posted and not completed
+  std::vector<WriteOp> posted_ever;
+  std::deque<ReadOp> reads;  // posted and not completed
+  std::vector<ReadOp> reads_ever;
+  std::vector<TransferId> all_posted;
   std::deque<Event> events;
 };
 
@@ -156,9 +167,12 @@ class PairTest : public ::testing::Test {
       }
       work();
       accept();
-      if (p_port.outbounds != connected_ && auto_connect) {
-        connected_ = p_port.outbounds;
-        p->on_connected(Outbound{connected_}, now);
+      const bool pull = d_config.mode == Mode::kPull;
+      const std::uint32_t outbounds = pull ? d_port.outbounds : p_port.outbounds;
+      if (outbounds != connected_ && auto_connect) {
+        connected_ = outbounds;
+        pull ? d->on_connected(Outbound{connected_}, now)
+             : p->on_connected(Outbound{connected_}, now);
         work();
       }
     }

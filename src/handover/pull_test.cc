@@ -1,0 +1,396 @@
+// Pull: D reads P's finished blocks. One behaviour a test, with every message and completion placed
+// by hand.
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "handover/testing/pair.h"
+
+namespace baton::handover::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using wire::MessageType;
+
+class PullTest : public PairTest {
+ protected:
+  PullTest() {
+    d_config.mode = p_config.mode = Mode::kPull;
+    start();
+  }
+
+  // D's registration of what P announced.
+  void fetch(TokenRange range, std::vector<BlockId> blocks, SourceBlocks source,
+             baton::Attempt number = {0, 1}, TransferId id = kId) {
+    Registration r;
+    r.transfer = id;
+    r.binding = number.binding;
+    r.attempt = number.attempt;
+    r.peer = address();
+    r.range = range;
+    r.block_ids = {std::move(blocks)};
+    r.prompt_tokens = source.range.end;
+    r.source = std::move(source);
+    d->register_blocks(std::move(r), now);
+    work();
+  }
+  void fetch_two() { fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}}); }
+  void finish_one_read() {
+    const ReadOp op = d_port.reads.front();
+    d_port.reads.pop_front();
+    d->on_read_done(op.context, now);
+    work();
+  }
+  void finish_reads() {
+    while (!d_port.reads.empty()) finish_one_read();
+  }
+};
+
+TEST_F(PullTest, DReadsAndPFreesItsBlocksAfterTheLastByte) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  ASSERT_EQ(d_port.reads.size(), 2U);  // two adjacent blocks of each layer are one read
+  EXPECT_TRUE(p_port.events.empty());
+  finish_reads();
+  EXPECT_TRUE(d_port.events.empty());  // [I5] P has not said that the blocks stood still
+  exchange();
+  const Event done = d_event();
+  EXPECT_EQ(done.outcome, Outcome::kDone);
+  EXPECT_EQ(done.bytes, 2U * 2 * 64);
+  EXPECT_EQ(done.writes, 2U);
+  EXPECT_EQ(done.first_token, 99);
+  EXPECT_TRUE(done.blocks_released);
+  const Event lent = p_event();
+  EXPECT_EQ(lent.outcome, Outcome::kDone);
+  EXPECT_EQ(lent.bytes, lent.bytes_planned);
+  EXPECT_EQ(lent.peer, "d");
+  EXPECT_TRUE(d->idle() && p->idle());
+  EXPECT_TRUE(p_port.posted_ever.empty());
+}
+
+TEST_F(PullTest, EachBlockIsReadFromWhereItWasAnnounced) {
+  ready({0, 14}, {1, 2, 5, 9});
+  fetch({8, 14}, {11, 3}, {{0, 14}, {{1, 2, 5, 9}}});  // a prefix of two blocks is there already
+  exchange();
+  std::map<std::uint64_t, std::uint64_t> moved;
+  for (const ReadOp& r : d_port.reads_ever) moved[r.remote_offset / 64] = r.local_offset / 64;
+  EXPECT_EQ(moved, (std::map<std::uint64_t, std::uint64_t>{{5, 11}, {9, 3}}));
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().bytes, 2U * 2 * 64);
+  EXPECT_EQ(p_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, NothingWantedFreesPWithoutARead) {
+  ready({0, 8}, {1, 2});
+  fetch({8, 8}, {}, {{0, 8}, {{1, 2}}});
+  exchange();
+  EXPECT_TRUE(d_port.reads_ever.empty());
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(p_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, AFullFabricIsAskedAgainAndPostingIsToldWhenAllIsOut) {
+  d_config.write_bytes_max = 64;  // a read a block and layer
+  d_port.room = 3;
+  start();
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  EXPECT_EQ(d_port.reads_ever.size(), 3U);
+  EXPECT_TRUE(d_port.all_posted.empty());
+  finish_one_read();
+  EXPECT_EQ(d_port.reads_ever.size(), 4U);
+  EXPECT_THAT(d_port.all_posted, ::testing::ElementsAre(kId));
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+// ---- what was read counts only if it stood still ----
+
+TEST_F(PullTest, WhatWasReadPastTheLeaseIsDiscarded) {
+  p_config.lease = d_config.lease = milliseconds(1000);
+  start();
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  deliver_messages = false;  // D stands still: nothing renews
+  lose_messages();
+  d->on_link_down(link, "stopped", now);
+  p->on_time(now + p_config.lease + milliseconds(1));
+  EXPECT_EQ(p_event().cause, Cause::kLeaseExpired);
+  deliver_messages = true;
+  finish_reads();
+  pass(milliseconds(100));  // the connection comes back, and D asks
+  const Event lost = d_event();
+  EXPECT_EQ(lost.outcome, Outcome::kFailed);
+  EXPECT_EQ(lost.cause, Cause::kLeaseExpired);
+  EXPECT_TRUE(lost.blocks_released);
+}
+
+TEST_F(PullTest, ACancelAtPReachesDAndItsReadsAreDiscarded) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  p->cancel(kId, now);
+  EXPECT_EQ(p_event().outcome, Outcome::kCancelled);  // its blocks are free: D will not use them
+  exchange();
+  const Event event = d_event();
+  EXPECT_EQ(event.outcome, Outcome::kCancelled);
+  EXPECT_FALSE(event.blocks_released);  // [I1] our own reads are still out
+  finish_reads();
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+  EXPECT_TRUE(d->idle() && p->idle());
+}
+
+TEST_F(PullTest, OtherBlocksThanAnnouncedAreRefusedByName) {
+  ready({0, 8}, {1, 2});
+  fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 7}}});
+  exchange();
+  finish_reads();
+  exchange();
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kRefused);
+  EXPECT_THAT(event.text, HasSubstr("block 1 of group 0 is 2 here, theirs is 7"));
+}
+
+TEST_F(PullTest, BlocksPastThePoolAreRefusedBeforeARead) {
+  ready({0, 8}, {1, 2});
+  fetch({0, 8}, {3, 4}, {{0, 8}, {{1, kBlocks}}});
+  exchange();
+  EXPECT_TRUE(d_port.reads_ever.empty());
+  EXPECT_THAT(d_event().text, HasSubstr("names block 16, the pool has 16"));
+  EXPECT_EQ(p_event().outcome, Outcome::kCancelled);  // P does not wait for its lease
+}
+
+TEST_F(PullTest, FinalBeforeEverythingWasReadIsRefused) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  wire::Final final;
+  final.key = {kId, {0, 1}, {0, 0}, 1};
+  final.range = {0, 8};
+  final.bytes = 2U * 2 * 64;
+  wire::Encoder encoder;
+  p_port.send(link, encoder.encode(final));
+  exchange();
+  EXPECT_THAT(d_event().text, HasSubstr("before everything was read"));
+}
+
+TEST_F(PullTest, BlocksThatAreNotFinishedAreNotLent) {
+  p->expect(kId, 8, now);
+  ready({0, 4}, {1}, false);
+  fetch_two();
+  exchange();
+  finish_reads();
+  exchange();
+  EXPECT_THAT(d_event().text, HasSubstr("not finished"));
+  ready({4, 8}, {2});
+  fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}}, {0, 2});
+  exchange();
+  finish_reads();
+  exchange();
+  while (d_port.events.size() > 1) d_port.events.pop_front();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, BlocksOfAnUnknownTransferAreNotLent) {
+  fetch_two();
+  exchange();
+  EXPECT_THAT(d_event().text, HasSubstr("no finished blocks"));
+}
+
+// ---- cancel, withdraw, loss ----
+
+TEST_F(PullTest, ACancelAtDFreesPAtOnceAndDWhenItsReadsAreOver) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  finish_one_read();
+  d->cancel(kId, now);
+  EXPECT_FALSE(d_event().blocks_released);
+  EXPECT_EQ(d->quarantined_blocks(), 2U);
+  exchange();
+  EXPECT_EQ(p_event().outcome, Outcome::kCancelled);
+  finish_one_read();
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+  EXPECT_EQ(d->quarantined_blocks(), 0U);
+}
+
+TEST_F(PullTest, AWithdrawnRegistrationMayBeMadeAgainAtOtherBlocks) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  d->withdraw(kId, now);
+  EXPECT_TRUE(d_port.events.empty());
+  finish_reads();
+  EXPECT_EQ(d_event().outcome, Outcome::kCancelled);
+  exchange();
+  EXPECT_TRUE(p_port.events.empty());  // P keeps what it has
+  fetch({0, 8}, {9, 10}, {{0, 8}, {{1, 2}}}, {0, 2});
+  exchange();
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(p_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, AFailedReadThatMayStillLandHoldsTheBlocksUntilTheWayIsClosed) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  const ReadOp op = d_port.reads.front();
+  d_port.reads.pop_front();
+  d->on_read_failed(op.context, "broken", now);
+  finish_reads();
+  EXPECT_EQ(d_event().cause, Cause::kFabric);
+  EXPECT_TRUE(d_port.events.empty());
+  ASSERT_EQ(d_port.closed.size(), 1U);
+  d->on_outbound_closed(d_port.closed.front(), now);
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+  EXPECT_EQ(d->quarantined_blocks(), 0U);
+}
+
+TEST_F(PullTest, ReadsThatDoNotMoveEndWithinThePeerTimeout) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  pass(p_config.peer_timeout + milliseconds(10));
+  EXPECT_EQ(d_event().cause, Cause::kFabric);
+  EXPECT_EQ(d_port.closed.size(), 1U);
+}
+
+TEST_F(PullTest, ThePeersMemoryThatDoesNotAnswerEndsWithinThePeerTimeout) {
+  auto_connect = false;
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  pass(p_config.peer_timeout + milliseconds(10));
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kFabric);
+  EXPECT_THAT(event.text, HasSubstr("no answer within 5000 ms"));
+}
+
+TEST_F(PullTest, LossOfPFailsDAndReleasesItsBlocksAfterItsReads) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  d->on_link_down(link, "reset", now);
+  deliver_messages = false;
+  d_port.dialled.clear();
+  pass(milliseconds(600));
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kPeerDied);
+  EXPECT_FALSE(event.blocks_released);
+  finish_reads();
+  EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
+}
+
+// ---- lost and repeated messages ----
+
+TEST_F(PullTest, ALostFinalIsAskedForAgain) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  finish_reads();
+  const auto taken = d_port.out.back();
+  d_port.out.clear();
+  p->on_frame(taken.link, taken.frame(), now);
+  p_port.out.clear();  // Final
+  work();
+  p_port.out.clear();
+  EXPECT_EQ(p_event().outcome, Outcome::kDone);
+  pass(milliseconds(500));
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_TRUE(p_port.events.empty());
+}
+
+TEST_F(PullTest, ALostOfferComesWithTheRepeatedRegister) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  accept();
+  p->on_frame(d_port.out.front().link, d_port.out.front().frame(), now);  // Hello
+  d_port.out.pop_front();
+  const auto ack = p_port.out.front();
+  p_port.out.clear();  // with the offer
+  d->on_frame(ack.link, ack.frame(), now);
+  pass(milliseconds(500));
+  EXPECT_EQ(d_port.reads_ever.size(), 2U);
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, DuplicatesChangeNothing) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  again_to_p(MessageType::kRegister);
+  finish_reads();
+  exchange();
+  again_to_p(MessageType::kRegister);
+  exchange();
+  EXPECT_EQ(d_port.reads_ever.size(), 2U);
+  EXPECT_EQ(d_port.events.size(), 1U);
+  EXPECT_EQ(p_port.events.size(), 1U);
+}
+
+// ---- verification, modes ----
+
+TEST_F(PullTest, WithVerificationACorruptBlockIsNamed) {
+  d_config.verify_blocks = p_config.verify_blocks = true;
+  start();
+  p_port.block_hashes = {0, 11, 12};
+  d_port.block_hashes = {0, 0, 0, 11, 99};
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  finish_reads();
+  exchange();
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kCorrupt);
+  EXPECT_THAT(event.text, HasSubstr("block 4 of group 0"));
+}
+
+TEST_F(PullTest, APushPeerIsRefusedOnBothSidesByName) {
+  p_config.mode = Mode::kPush;
+  start();
+  fetch_two();
+  exchange();
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kRefused);
+  EXPECT_THAT(event.text, HasSubstr("mode: theirs is push, ours is pull"));
+  EXPECT_EQ(p_metrics.refused_peers.value(), 1U);
+}
+
+TEST(CheckRegistration, SourceBelongsToPullAndCoversTheRange) {
+  layout::TestPool pool = layout::make_pool(2, 16);
+  Registration r;
+  r.transfer = {1, 2};
+  r.range = {4, 12};
+  r.prompt_tokens = 12;
+  r.block_ids = {{1, 2}};
+  const auto refusal = [&](Mode mode) {
+    const Status status = check_registration(pool.geometry, mode, r);
+    return status ? std::string("accepted") : status.error().message;
+  };
+  EXPECT_EQ(refusal(Mode::kPush), "accepted");
+  EXPECT_THAT(refusal(Mode::kPull), HasSubstr("source is missing"));
+  r.source = SourceBlocks{{0, 12}, {{7, 8, 9}}};
+  EXPECT_EQ(refusal(Mode::kPull), "accepted");
+  EXPECT_THAT(refusal(Mode::kPush), HasSubstr("mode is push"));
+  r.source->range = {8, 12};
+  EXPECT_THAT(refusal(Mode::kPull), HasSubstr("source.range is 8 to 12, range is 4 to 12"));
+  r.source->range = {3, 12};
+  EXPECT_THAT(refusal(Mode::kPull), HasSubstr("block_size is 4"));
+  r.source = SourceBlocks{{0, 12}, {{7, 8}}};
+  EXPECT_THAT(refusal(Mode::kPull), HasSubstr("lists 2 blocks, tokens 0 to 12 have 3"));
+  r.source = SourceBlocks{{0, 12}, {}};
+  EXPECT_THAT(refusal(Mode::kPull), HasSubstr("0 groups, num_groups is 1"));
+}
+
+}  // namespace
+}  // namespace baton::handover::testing
