@@ -231,6 +231,7 @@ CLI::App* add_plot(CLI::App& app, PlotOptions& options) {
   plot->add_option("--theme", options.theme, "of the figures: light, dark")->capture_default_str();
   plot->add_option("--requests", options.requests,
                    "time lines of single requests a result that the page carries")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   plot->add_option("--chromium", options.chromium,
                    "program that draws SVG and PNG; default: BATON_CHROMIUM, or the installed one");

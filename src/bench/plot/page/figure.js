@@ -91,9 +91,11 @@ const Figure = (() => {
       const average = group && group.averages[view.metric][view.stat];
       return average ? Math.min(Math.max(average.mean, axis.min), axis.max) : null;
     }));
+    // uPlot swallows a click whose pointer moved since it was pressed; nothing is dragged here.
+    const drag = {x: false, y: false, click: () => {}};
     return new uPlot({
       width: size.width, height: size.height, legend: {show: false}, padding: [8, 8, 0, 0],
-      cursor: {y: false, points: {show: false}, drag: {x: false, y: false}, sync: {key: "panels"}},
+      cursor: {y: false, points: {show: false}, drag, sync: {key: "panels"}},
       scales: {
         x: {time: false, distr: 3, log: 2, range: () => Scales.xRange(data.input_lens)},
         y: {distr: axis.log ? 3 : 1, log: 10, range: () => [axis.min, axis.max]},
