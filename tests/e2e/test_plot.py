@@ -119,7 +119,7 @@ def test_both_figures_exist_with_a_panel_a_rate(grid):
 
 
 def test_a_point_stands_where_its_value_is(tmp_path):
-    """Twice the value, twice as far from the axis; the ratio is written beside it."""
+    """Where the axis has its value; the ratio of the two is written beside them."""
     for mode, ttft in (("engine-loop-pull", 1744.0), ("push", 545.0)):
         content = files.result(mode, 8, 16384)
         content["mean_ttft_ms"] = ttft
@@ -133,7 +133,10 @@ def test_a_point_stands_where_its_value_is(tmp_path):
     side = float(re.search(r"h([\d.]+)v", square)[1])
     height_pull = floor - (top + side / 2)
     height_push = floor - float(re.match(r"M[\d.]+ ([\d.]+)a", circle)[1])
-    assert height_pull / height_push == pytest.approx(3.2, rel=0.02)
+    label = next(t for t in panel.iter(SVG + "text") if t.text == "1,500")
+    height_of_tick = floor - (float(label.get("y")) - 4)  # a label's baseline lies 4 below its line
+    assert height_pull / height_of_tick * 1500 == pytest.approx(1744, rel=0.01)
+    assert height_push / height_of_tick * 1500 == pytest.approx(545, rel=0.02)
     assert [e.text for e in panel.iter() if e.get("class") == "ratio"] == ["3.2×"]
 
 
@@ -252,6 +255,22 @@ def test_results_that_are_not_emulated_do_not_say_so_and_mixed_folders_say_which
     svg = (tmp_path / "two/ttft_mean.svg").read_text(encoding="utf-8")
     assert "real: as run · timed: emulated: qwen3-32b-tp8-h200, bytes / 64" in svg
     assert "push (timed)" in svg
+
+
+def test_the_names_of_many_lines_have_room(tmp_path):
+    modes = ("local", "engine-loop-pull", "published-push", "push")
+    for name in ("before", "after"):
+        files.write_grid(tmp_path / name, modes)
+    plot(tmp_path / "before", "--compare", tmp_path / "after", "--out", tmp_path)
+    svg = xml.etree.ElementTree.parse(tmp_path / "ttft_mean.svg").getroot()
+    places = {t.text: (float(t.get("x")), float(t.get("y"))) for t in svg.findall(SVG + "text")}
+    names = [places[f"{mode} ({folder})"] for folder in ("before", "after") for mode in modes]
+    assert len({y for _, y in names}) == 2
+    assert all(x < int(svg.get("width")) - 180 for x, _ in names)
+    first_panel = next(g for g in svg.iter(SVG + "g") if g.get("class") == "panel").get("transform")
+    assert max(y for _, y in names) < float(re.search(r" ([\d.]+)\)", first_panel)[1]) - 20
+    width, height = struct.unpack(">II", (tmp_path / "ttft_mean.png").read_bytes()[16:24])
+    assert (width, height) == (2 * int(svg.get("width")), 2 * int(svg.get("height")))
 
 
 def test_files_of_vllm_itself_are_drawn(tmp_path):

@@ -2,16 +2,19 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <optional>
 #include <sstream>
-#include <thread>
 
+#include "base/unique_fd.h"
 #include "bench/plot/text_file.h"
 
 namespace baton::bench::plot {
@@ -98,19 +101,22 @@ std::vector<std::string> command_line(const fs::path& browser, const fs::path& p
   ::_exit(127);
 }
 
-// The exit status; empty: it ran out of time, and was ended with all its children.
+// The exit status; empty: it ran out of time. Either way it and all its children are ended: helpers
+// that outlive it would write into the folder as it is removed.
 std::optional<int> wait_for(pid_t child, std::chrono::seconds timeout) {
+  const UniqueFd ended(::pidfd_open(child, 0));
   const auto end = std::chrono::steady_clock::now() + timeout;
+  pollfd wait{ended.get(), POLLIN, 0};
+  int ready = 0;
+  do {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        end - std::chrono::steady_clock::now());
+    ready = ::poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+  } while (ready < 0 && errno == EINTR);
+  ::kill(-child, SIGKILL);  // before it is reaped: the group's number is still its own
   int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() >= end) {
-      ::kill(-child, SIGKILL);
-      ::waitpid(child, &status, 0);
-      return {};
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  ::kill(-child, SIGKILL);  // helpers that outlive it would write into the folder as it is removed
+  ::waitpid(child, &status, 0);
+  if (ready != 1) return {};
   return status;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "bench/plot/browser.h"
@@ -11,12 +12,14 @@ namespace baton::bench::plot {
 namespace fs = std::filesystem;
 namespace {
 
-// CSS pixels; as wide as a blog's column on a screen of two pixels each.
+// CSS pixels, as in page/figure.js; as wide as a blog's column on a screen of two pixels each.
 constexpr std::size_t kWidth = 1200;
 constexpr std::size_t kHeadHeight = 132;
 constexpr std::size_t kRowHeight = 340;
 constexpr std::size_t kFootHeight = 34;
 constexpr std::size_t kPanelsARow = 4;
+constexpr std::size_t kNamesARow = 5;
+constexpr std::size_t kNamesHeight = 22;
 constexpr int kScale = 2;
 constexpr std::chrono::seconds kPatience{120};  // it takes two; a busy machine far longer
 
@@ -57,7 +60,8 @@ std::string file_url(const fs::path& path) {
 
 std::size_t height_of(const FigureWish& wish) {
   const std::size_t rows = (wish.panels + kPanelsARow - 1) / kPanelsARow;
-  return kHeadHeight + rows * kRowHeight + kFootHeight;
+  const std::size_t more_names = (std::max<std::size_t>(wish.series, 1) - 1) / kNamesARow;
+  return kHeadHeight + more_names * kNamesHeight + rows * kRowHeight + kFootHeight;
 }
 
 }  // namespace

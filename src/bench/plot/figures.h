@@ -14,7 +14,8 @@ struct FigureWish {
   View view;
   std::string y_axis = "linear";  // or "log"
   std::string theme = "light";    // or "dark"
-  std::size_t panels = 1;         // decides the height
+  std::size_t panels = 1;         // they and the lines' names decide the height
+  std::size_t series = 1;
 };
 
 // "ttft_mean", "goodput".

@@ -1,7 +1,9 @@
 // The page as text: what strangers wrote stays data. How it draws is tested in tests/e2e.
 #include "bench/plot/page.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -96,12 +98,23 @@ TEST(Browser, ThatWasNamedAndIsNoneIsRefused) {
   EXPECT_THAT(browser.error().message, HasSubstr("--chromium is /nowhere/chromium"));
 }
 
-TEST(Browser, ThatFailsOrHangsIsSaid) {
+TEST(Browser, ThatFailsIsSaid) {
   const auto failed = run_browser("/bin/false", {}, std::chrono::seconds(60));
   ASSERT_FALSE(failed);
   EXPECT_THAT(failed.error().message, HasSubstr("exit code 1"));
   EXPECT_THAT(run_browser("/nowhere/chromium", {}, std::chrono::seconds(60)).error().message,
               HasSubstr("exit code 127"));
+}
+
+// A browser that hangs is ended with its children, and this returns.
+TEST(Browser, ThatHangsIsEnded) {
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("hangs-{}", ::getpid());
+  ASSERT_TRUE(write_file(path, "#!/bin/sh\nsleep 1000 & wait\n"));
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  const auto hung = run_browser(path, {}, std::chrono::seconds(1));
+  std::filesystem::remove(path);
+  ASSERT_FALSE(hung);
+  EXPECT_THAT(hung.error().message, HasSubstr("did not end within 1 s"));
 }
 
 TEST(Printable, ShowsWhatWouldSteerATerminal) {

@@ -107,7 +107,7 @@ void say_written(const Summary& summary, const fs::path& path) {
              voids);
 }
 
-int draw_figures(const PlotOptions& options, const std::vector<View>& views, std::size_t panels,
+int draw_figures(const PlotOptions& options, const std::vector<View>& views, const Summary& summary,
                  const fs::path& page, const fs::path& folder) {
   const auto browser = find_browser(options.chromium);
   if (!browser) {
@@ -115,8 +115,10 @@ int draw_figures(const PlotOptions& options, const std::vector<View>& views, std
                                   browser.error().message);
   }
   for (const View& view : views) {
-    const Status drawn =
-        draw_figure(*browser, page, {view, options.y_axis, options.theme, panels}, folder);
+    const Status drawn = draw_figure(
+        *browser, page,
+        {view, options.y_axis, options.theme, summary.panels.size(), summary.series.size()},
+        folder);
     if (!drawn) return complain(kTrouble, drawn.error().message);
     const std::string name = (folder / figure_name(view)).string();
     fmt::print("{}.svg, .png\n", printable(name));
@@ -142,7 +144,7 @@ int run_plot(const PlotOptions& options) {
     return complain(kTrouble, written.error().message);
   }
   say_written(summary, page);
-  return draw_figures(options, *views, summary.panels.size(), page, folder);
+  return draw_figures(options, *views, summary, page, folder);
 }
 
 }  // namespace baton::bench::plot

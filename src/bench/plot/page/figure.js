@@ -20,7 +20,7 @@ const Figure = (() => {
 
   function metricLabel(view) {
     const metric = Scales.METRICS[view.metric];
-    return `${metric.short}${metric.one ? "" : `, ${view.stat}`} (${metric.unit})`;
+    return `${metric.short}${metric.one ? "" : `, ${view.stat}`} (${metric.unit}${view.log ? ", log" : ""})`;
   }
 
   function titleOf(view) {
@@ -37,8 +37,14 @@ const Figure = (() => {
   const seriesLabel = (data, series) =>
     data.sources.length > 1 ? `${series.mode} (${data.sources[series.source].label})` : series.mode;
 
+  // What goodput was measured against.
+  function sloOf(data) {
+    const slos = new Set(data.results.map((r) => Object.entries(r.detail.slo || {}).map(([k, v]) => `${k} ${v} ms`).join(", ")));
+    return slos.size > 1 ? "SLOs differ from point to point" : `SLO ${[...slos][0] || "not named"}`;
+  }
+
   // One sentence on how all of it was run.
-  function subtitleOf(data) {
+  function subtitleOf(data, view) {
     const outputs = [...new Set(data.panels.map((p) => p.output_len))];
     const iterations = Math.max(...data.groups.map((g) => g.results.length));
     const settings = data.sources.map((s) => !s.first_token ? "" : `first token by ${s.first_token}, ${s.prefill} prefill`);
@@ -46,6 +52,7 @@ const Figure = (() => {
     if (settings.every((s) => s === settings[0])) { if (settings[0]) parts.push(settings[0]); }
     else data.sources.forEach((s, i) => { if (settings[i]) parts.push(`${s.label}: ${settings[i]}`); });
     parts.push(iterations > 1 ? `mean of ${iterations} iterations, whiskers from least to most` : "one run a point");
+    if (Scales.METRICS[view.metric].one) parts.push(sloOf(data));
     return parts.join(" · ");
   }
 
@@ -127,20 +134,24 @@ const Figure = (() => {
     return Painter.add(parent, "text", {x, y, "font-size": size, fill, "font-family": Painter.FONT, ...more}, value);
   }
 
-  function paintLegend(svg, data, view, left, y, right) {
-    let x = left;
+  // A row holds five, whatever their names; a sixth needs a second row (figures.cc makes room for it).
+  const LEGEND_COLUMNS = 5, LEGEND_ROW = 22, LABEL_WIDTH = 172;
+
+  function paintLegend(svg, data, view, left, top) {
+    let x = left, y = top, n = 0;
     const colours = Painter.THEMES[view.theme];
     data.series.forEach((series, index) => {
       if (!Painter.hasValues(data, index, view)) return;
+      if (n > 0 && n % LEGEND_COLUMNS === 0) { x = left; y += LEGEND_ROW; }
+      ++n;
       const style = Painter.styleOf(series, index, view.theme);
-      const label = shortened(seriesLabel(data, series), 260, `13px ${Painter.FONT}`);
+      const label = shortened(seriesLabel(data, series), LABEL_WIDTH, `13px ${Painter.FONT}`);
       Painter.add(svg, "path", {d: `M${x} ${y - 4}h30`, stroke: style.colour, "stroke-width": 2.2, fill: "none",
         ...(style.second ? {"stroke-dasharray": "6 4"} : {})});
       Painter.marker(svg, style, x + 15, y - 4, 4.6, view.theme);
       text(svg, x + 36, y, 13, colours.text, label);
       x += 36 + measure(label, `13px ${Painter.FONT}`) + 22;
     });
-    text(svg, right, y, 12, colours.soft, ratioNote(data, view), {"text-anchor": "end"});
   }
 
   function paintAxes(group, plot, axis, data, view, yLabels) {
@@ -165,13 +176,15 @@ const Figure = (() => {
     Painter.add(svg, "rect", {width: size.width, height: size.height, fill: colours.page});
     text(svg, 20, 34, 21, colours.text, titleOf(view), {"font-weight": 700});
     const room = size.width - 40;
-    text(svg, 20, 57, 13, colours.soft, shortened(subtitleOf(data), room, `13px ${Painter.FONT}`));
+    text(svg, 20, 57, 13, colours.soft, shortened(subtitleOf(data, view), room, `13px ${Painter.FONT}`));
     const emulated = emulatedOf(data);
     if (emulated) {
       text(svg, 20, 78, 13, colours.badge, shortened(emulated, room, `bold 13px ${Painter.FONT}`), {"font-weight": 700});
     }
-    paintLegend(svg, data, view, 20, emulated ? 108 : 92, size.width - 20);
-    text(svg, 20, size.height - 14, 12, colours.soft, shortened(voidNote(data), room, `12px ${Painter.FONT}`));
+    paintLegend(svg, data, view, 20, emulated ? 108 : 92);
+    const small = `12px ${Painter.FONT}`, ratio = shortened(ratioNote(data, view), room / 2, small);
+    text(svg, size.width - 20, size.height - 14, 12, colours.soft, ratio, {"text-anchor": "end"});
+    text(svg, 20, size.height - 14, 12, colours.soft, shortened(voidNote(data), room - measure(ratio, small) - 30, small));
   }
 
   const HEAD = 132, ROW = 340, COLUMNS = 4, TITLE = 22, UNDER = 44, Y_AXIS = 76;
@@ -179,6 +192,7 @@ const Figure = (() => {
   // Draws with uPlot in `host`, which is thrown away by the caller, and answers the SVG once every panel has its scales.
   function standalone(host, data, view, size, done) {
     const columns = Math.min(COLUMNS, data.panels.length);
+    const head = HEAD + (Math.ceil(data.series.length / LEGEND_COLUMNS) - 1) * LEGEND_ROW;
     const gap = 16;
     const plotWidth = Math.min(560, (size.width - Y_AXIS - 20 - gap * (columns - 1)) / columns);
     const plotHeight = ROW - TITLE - UNDER - 16;
@@ -191,7 +205,7 @@ const Figure = (() => {
       const column = index % columns, row = Math.floor(index / columns);
       const cell = document.createElement("div");
       host.appendChild(cell);
-      const x = Y_AXIS + column * (plotWidth + gap), y = HEAD + row * ROW + TITLE;
+      const x = Y_AXIS + column * (plotWidth + gap), y = head + row * ROW + TITLE;
       // uPlot's own axes are not looked at: what counts is that its plotting area has this size.
       const wish = {width: plotWidth + 8 + 8, height: plotHeight + 30 + 8, yLabels: false};
       makePlot(cell, data, view, index, wish, (plot, axis) => {

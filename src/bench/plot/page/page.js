@@ -183,7 +183,7 @@
     plots.forEach((plot) => plot.destroy());
     points = [];
     byId("title").textContent = Figure.titleOf(view);
-    byId("subtitle").textContent = Figure.subtitleOf(data);
+    byId("subtitle").textContent = Figure.subtitleOf(data, view);
     byId("emulated").textContent = Figure.emulatedOf(data);
     byId("emulated").hidden = Figure.emulatedOf(data) === "";
     byId("notes").textContent = Figure.voidNote(data);
