@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,7 +104,7 @@ std::vector<std::string> command_line(const fs::path& browser, const fs::path& p
 // The exit status; empty: it ran out of time. Either way it and all its children are ended: helpers
 // that outlive it would write into the folder as it is removed.
 std::optional<int> wait_for(pid_t child, std::chrono::seconds timeout) {
-  const UniqueFd ended(::pidfd_open(child, 0));
+  const UniqueFd ended(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   const auto end = std::chrono::steady_clock::now() + timeout;
   pollfd wait{ended.get(), POLLIN, 0};
   int ready = 0;
