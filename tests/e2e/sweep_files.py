@@ -22,7 +22,8 @@ def vllm(metric, mean):
 def request(i, ttft, tpot, output_len):
     arrival = 125.0 * i
     parts = {"queue": 0.1, "register_wait": 0.05, "match": 0.02, "post": 0.15, "wire": 0.12, "detect": 0.02, "first_step": 0.04}
-    spans, at = [{"side": "router", "name": "queue", "start_ms": arrival, "end_ms": arrival + 0.1 * ttft},
+    spans, at = [{"side": "client", "name": "request", "start_ms": arrival, "end_ms": arrival + ttft + tpot * output_len if i else None},
+                 {"side": "router", "name": "queue", "start_ms": arrival, "end_ms": arrival + 0.1 * ttft},
                  {"side": "prefill", "name": "prefill", "start_ms": arrival + 0.1 * ttft, "end_ms": arrival + 0.6 * ttft}], 0.6
     for name in PHASES[1:]:
         side = "prefill" if name in ("match", "post", "wire") else "decode"
@@ -63,7 +64,8 @@ def result(mode="push", qps=8, input_len=16384, output_len=128, iteration=1, req
     if mode != "local":
         shares = [0.2, 0.1, 0.05, 0.35, 0.2, 0.05, 0.05]
         top["baton"]["handover_ms"] = {name: spread((4 + hand) * share) for name, share in zip(PHASES, shares)}
-        top["baton"]["handover_ms"]["total"] = spread(4 + hand)
+        top["baton"]["handover_ms"].update({"prefill_queue": spread(3.0), "prefill": spread(0.02 * input_len)})
+        top["baton"]["handover_ms"]["total"] = spread((4 + hand) * sum(shares[1:]))
     return top
 
 

@@ -154,10 +154,11 @@ def test_a_chosen_point_is_explained(grid, tmp_path):
     document, console = opened(out / "plot.html", tmp_path, f"#point={count - 1}")
     assert console == []
     text = "".join("".join(parts) for parts in document.text.values())
-    for words in ("Hand-over, mean of each part", "hand-over: register wait", "hand-over: first step", "decode slots used",
+    for words in ("Hand-over, mean of each part", "queue at D", "queue at P", "hand-over: register wait", "hand-over: first step", "decode slots used",
                   "31 % busy", "P holds blocks", "67,108,864 moved, 67,108,864 expected", "Single requests", "req-5"):
         assert words in text, words
-    assert len(document.with_class("span")) == 9  # the time line of one request
+    assert len(document.with_class("span")) == 10  # the time line of one request
+    assert len(document.with_class("phase")) == 14  # two modes with a hand-over, queue and six parts each
 
 
 SWITCH = """

@@ -17,11 +17,12 @@ Json rounded(std::optional<double> ms) {
   return ms ? Json(std::round(*ms * 1000) / 1000) : Json(nullptr);
 }
 
-// Clocks of two hosts differ: a span may begin before the run by a little.
+// Clocks of two hosts differ: a span may begin before the run by a little. Null: it never ended.
 std::optional<double> signed_ms(Fields& span, std::string_view key) {
   const Json* value = span.find(key);
-  if (value == nullptr || !value->is_number() || !std::isfinite(value->get<double>())) {
-    span.complain(key, "is missing or not a number");
+  if (value == nullptr) return {};
+  if (!value->is_number() || !std::isfinite(value->get<double>())) {
+    span.complain(key, "is not a number");
     return {};
   }
   return value->get<double>();
@@ -32,6 +33,7 @@ Json read_span(Fields span) {
   const std::string name = span.need_text("name");
   const auto start = signed_ms(span, "start_ms");
   const auto end = signed_ms(span, "end_ms");
+  if (!start) span.complain("start_ms", "is missing");
   if (std::ranges::find(kSides, side) == kSides.end()) {
     span.complain("side", "is none of client, router, prefill, decode");
   }

@@ -125,7 +125,9 @@ TEST(ResultFile, WithAFieldOfTheWrongKindIsRefusedByName) {
       {"/baton/requests/0/id", Json::array()},
       {"/baton/requests/0/spans", 3},
       {"/baton/requests/0/spans/0/side", "gpu"},
-      {"/baton/requests/0/spans/0/end_ms", nullptr},
+      {"/baton/requests/0/spans/0/start_ms", nullptr},
+      {"/baton/requests/0/spans/0/end_ms", "late"},
+      {"/baton/requests/0/spans/0/end_ms", -9},
   };
   for (const auto& [where, value] : wrong) {
     Json json = good();
@@ -174,6 +176,14 @@ TEST(Requests, KeepFailuresAndTheEndsOfTheOrder) {
   EXPECT_EQ(kept[0]["error"], "deadline");
   EXPECT_EQ(kept[1]["ttft"], 100);
   EXPECT_EQ(kept[4]["ttft"], 149);
+}
+
+TEST(Requests, MayHaveASpanThatNeverEnded) {
+  Json json = good();
+  json["baton"]["requests"][0]["spans"][0]["end_ms"] = nullptr;
+  const auto result = parse(json);
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_TRUE(Json::parse(result->requests_json)[0]["spans"][0][3].is_null());
 }
 
 TEST(Requests, OfAnyNumberAndAnyBoundAreNoTrouble) {

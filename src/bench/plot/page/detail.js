@@ -2,13 +2,15 @@
 "use strict";
 
 const Detail = (() => {
-  const PHASES = [  // of the hand-over, in the order in which they follow each other
-    ["queue", "queue", "#8c959f"], ["register_wait", "register wait", "#e69f00"], ["match", "match", "#d8c600"],
-    ["post", "post", "#d55e00"], ["wire", "wire", "#0072b2"], ["detect", "detect", "#cc79a7"],
-    ["first_step", "first step", "#009e73"],
+  const PHASES = [  // of the hand-over, in the order in which they follow each other; they add up to its total
+    ["register_wait", "register wait", "#e69f00"], ["match", "match", "#d8c600"], ["post", "post", "#d55e00"],
+    ["wire", "wire", "#0072b2"], ["detect", "detect", "#cc79a7"], ["first_step", "first step", "#009e73"],
+  ];
+  const WAITS = [  // what lies before or beside it
+    ["queue", "queue at D", "#8c959f"], ["prefill_queue", "queue at P", "#8c959f"], ["prefill", "prefill at P", "#56b4e9"],
   ];
   const SPAN_COLOURS = {...Object.fromEntries(PHASES.map(([key, , colour]) => [key, colour])),
-    prefill: "#56b4e9", decode: "#94b8a6"};
+    queue: "#8c959f", prefill: "#56b4e9", decode: "#94b8a6"};
   const SIDES = ["client", "router", "prefill", "decode"];
   const STATS = ["mean", "p50", "p90", "p99"];
 
@@ -33,8 +35,8 @@ const Detail = (() => {
   }
 
   const mean = (spread) => spread && typeof spread.mean === "number" ? spread.mean : null;
-  const split = (result) => PHASES.map(([key, name, colour]) => ({name, colour,
-    ms: mean(result.detail.handover && result.detail.handover[key])}));
+  const meanOf = (result, key) => mean(result.detail.handover && result.detail.handover[key]);
+  const split = (result) => PHASES.map(([key, name, colour]) => ({name, colour, ms: meanOf(result, key)}));
 
   // A few lines for the pointer; the whole is below.
   function tip(data, id, view) {
@@ -47,7 +49,7 @@ const Detail = (() => {
       `${metric.short} ${value === null ? "not measured" : `${Scales.number(value)} ${metric.unit}`}`,
     ];
     if (result.void) out.push(`void: ${result.void}`);
-    const phases = split(result).filter((p) => p.ms !== null);
+    const phases = [{name: "queue", ms: meanOf(result, "queue")}, ...split(result)].filter((p) => p.ms !== null);
     if (phases.length) out.push(`hand-over (ms): ${phases.map((p) => `${p.name} ${Scales.number(p.ms)}`).join(", ")}`);
     if (detail.slots) out.push(`slots used: ${Scales.number(detail.slots.max)} at most, ${Scales.number(detail.slots.mean)} on average`);
     if (detail.link) out.push(`link busy: ${Scales.share(detail.link.busy_share)}`);
@@ -69,27 +71,32 @@ const Detail = (() => {
     const rows = siblings(data, id).filter((r) => split(data.results[r]).some((p) => p.ms !== null));
     if (rows.length === 0) { html(parent, "p", "This mode has no hand-over, or the file has no split of it.", {class: "hint"}); return; }
     const colours = Painter.THEMES[theme], left = 190, width = 620, line = 30;
-    const total = (r) => split(data.results[r]).reduce((sum, p) => sum + (p.ms || 0), 0);
-    const longest = Math.max(...rows.map(total)) || 1;
-    const svg = Painter.add(parent, "svg", {width: left + width + 90, height: rows.length * line + 8, class: "split", role: "img"});
+    const sum = (r) => split(data.results[r]).reduce((total, p) => total + (p.ms || 0), 0);
+    const queue = (r) => meanOf(data.results[r], "queue") || 0;
+    const scale = width / (Math.max(...rows.map((r) => queue(r) + sum(r))) || 1);
+    const svg = Painter.add(parent, "svg", {width: left + width + 250, height: rows.length * line + 8, class: "split", role: "img"});
     rows.forEach((r, i) => {
       const result = data.results[r], y = i * line + 4;
       const label = Figure.seriesLabel(data, data.series[data.groups[result.group].series]) + (result.void ? " (void)" : "");
       Painter.add(svg, "text", {x: left - 8, y: y + 16, "text-anchor": "end", "font-size": 13, fill: colours.text,
         "font-weight": r === id ? 700 : 400, "font-family": Painter.FONT}, label);
       let x = left;
-      for (const phase of split(result)) {
-        const wide = (phase.ms || 0) / longest * width;
+      // The queue is drawn thin: it may lie beside P's computing, and is not part of the hand-over's total.
+      const waits = {name: "queue at D", colour: WAITS[0][2], ms: queue(r), thin: true};
+      for (const phase of [waits, ...split(result)]) {
+        const wide = (phase.ms || 0) * scale;
         if (wide <= 0) continue;
-        const bar = Painter.add(svg, "rect", {x, y, width: wide, height: 22, fill: phase.colour});
+        const bar = Painter.add(svg, "rect", {class: "phase", x, y: y + (phase.thin ? 7 : 0), width: wide, height: phase.thin ? 8 : 22,
+          fill: phase.colour});
         Painter.add(bar, "title", {}, `${phase.name}: ${Scales.number(phase.ms)} ms`);
         x += wide;
       }
+      const total = meanOf(result, "total");
       Painter.add(svg, "text", {x: x + 6, y: y + 16, "font-size": 12, fill: colours.soft, "font-family": Painter.FONT},
-        `${Scales.number(total(r))} ms`);
+        `${Scales.number(total === null ? sum(r) : total)} ms, queue ${Scales.number(queue(r))} ms`);
     });
     const key = html(parent, "p", null, {class: "key"});
-    for (const [, name, colour] of PHASES) {
+    for (const [, name, colour] of [WAITS[0], ...PHASES]) {
       html(key, "span", "", {class: "swatch"}).style.background = colour;
       html(key, "span", name);
     }
@@ -102,6 +109,7 @@ const Detail = (() => {
   function latencies(parent, result) {
     const d = result.detail;
     const rows = [["TTFT", d.ttft], ["TPOT", d.tpot], ["ITL", d.itl], ["E2EL", d.e2el], ["second token", d.second_token],
+      ...WAITS.map(([key, name]) => [name, d.handover && d.handover[key]]),
       ...PHASES.map(([key, name]) => [`hand-over: ${name}`, d.handover && d.handover[key]]),
       ["hand-over: total", d.handover && d.handover.total], ["P holds blocks", d.block_hold]];
     table(parent, ["ms", ...STATS], rows.filter(([, spread]) => spread).map(([name, spread]) => spreadRow(name, spread)));
@@ -141,7 +149,8 @@ const Detail = (() => {
     const spans = request.spans;
     if (spans.length === 0) { html(parent, "p", "No spans were recorded of this request.", {class: "hint"}); return; }
     const colours = Painter.THEMES[theme], left = 70, width = 800, line = 20;
-    const start = Math.min(...spans.map((s) => s[2])), end = Math.max(...spans.map((s) => s[3]), start + 0.001);
+    const start = Math.min(...spans.map((s) => s[2]));
+    const end = Math.max(...spans.map((s) => s[3] === null ? s[2] : s[3]), start + 0.001);
     const at = (ms) => left + (ms - start) / (end - start) * width;
     const rows = SIDES.flatMap((side) => spans.filter((s) => s[0] === side).sort((a, b) => a[2] - b[2]));
     const svg = Painter.add(parent, "svg", {width: left + width + 150, height: rows.length * line + 34, class: "timeline", role: "img"});
@@ -152,15 +161,16 @@ const Detail = (() => {
         fill: colours.soft, "font-family": Painter.FONT}, `${Scales.number(tick)} ms`);
     }
     rows.forEach((span, i) => {
-      const [side, name, from, to] = span, y = i * line + 3;
+      const [side, name, from, ended] = span, y = i * line + 3;
+      const to = ended === null ? end : ended, length = ended === null ? "never ended" : `${Scales.number(to - from)} ms`;
       if (i === 0 || rows[i - 1][0] !== side) {
         Painter.add(svg, "text", {x: 0, y: y + 12, "font-size": 12, "font-weight": 700, fill: colours.text, "font-family": Painter.FONT}, side);
       }
       const bar = Painter.add(svg, "rect", {class: "span", x: at(from), y, width: Math.max(at(to) - at(from), 1.5), height: line - 6,
         fill: Object.hasOwn(SPAN_COLOURS, name) ? SPAN_COLOURS[name] : colours.soft});
-      Painter.add(bar, "title", {}, `${side} ${name}: from ${Scales.number(from)} to ${Scales.number(to)} ms of the run`);
+      Painter.add(bar, "title", {}, `${side} ${name}: from ${Scales.number(from)} to ${Scales.number(ended)} ms of the run`);
       Painter.add(svg, "text", {x: at(to) + 5, y: y + 12, "font-size": 11, fill: colours.soft, "font-family": Painter.FONT},
-        `${name} ${Scales.number(to - from)} ms`);
+        `${name} ${length}`);
     });
   }
 

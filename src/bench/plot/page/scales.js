@@ -7,7 +7,7 @@ const Scales = (() => {
     "tpot": {title: "Time per output token", short: "TPOT", unit: "ms"},
     "second-token": {title: "Time to second token", short: "second token", unit: "ms"},
     "goodput": {title: "Goodput: requests that met the SLO", short: "goodput", unit: "req/s", one: true, up: true},
-    "handover": {title: "Hand-over, from queue to D's first step", short: "hand-over", unit: "ms"},
+    "handover": {title: "Hand-over: prompt computed to D's first step", short: "hand-over", unit: "ms"},
   };
 
   const grouped = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
