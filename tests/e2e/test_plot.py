@@ -161,6 +161,16 @@ def test_a_chosen_point_is_explained(grid, tmp_path):
     assert len(document.with_class("phase")) == 14  # two modes with a hand-over, queue and six parts each
 
 
+def test_what_the_parts_leave_of_the_hand_over_is_shown(tmp_path):
+    content = files.result("push")
+    content["baton"]["handover_ms"]["total"]["mean"] += 7.0
+    files.write(tmp_path / "a", content)
+    document, console = opened(page_only(tmp_path / "a", tmp_path / "out"), tmp_path, "#point=0")
+    assert console == []
+    assert len(document.with_class("phase")) == 8
+    assert "of it 7 in no part" in "".join("".join(parts) for parts in document.text.values())
+
+
 SWITCH = """
 for (const [id, value] of [["metric", "tpot"], ["stat", "p99"], ["theme", "dark"]]) document.getElementById(id).value = value;
 document.querySelector("input[value=log]").checked = true;

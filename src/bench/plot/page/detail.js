@@ -2,7 +2,7 @@
 "use strict";
 
 const Detail = (() => {
-  const PHASES = [  // of the hand-over, in the order in which they follow each other; they add up to its total
+  const PHASES = [  // of the hand-over, in the order in which they follow each other
     ["register_wait", "register wait", "#e69f00"], ["match", "match", "#d8c600"], ["post", "post", "#d55e00"],
     ["wire", "wire", "#0072b2"], ["detect", "detect", "#cc79a7"], ["first_step", "first step", "#009e73"],
   ];
@@ -71,7 +71,8 @@ const Detail = (() => {
     const rows = siblings(data, id).filter((r) => split(data.results[r]).some((p) => p.ms !== null));
     if (rows.length === 0) { html(parent, "p", "This mode has no hand-over, or the file has no split of it.", {class: "hint"}); return; }
     const colours = Painter.THEMES[theme], left = 190, width = 620, line = 30;
-    const sum = (r) => split(data.results[r]).reduce((total, p) => total + (p.ms || 0), 0);
+    const named = (r) => split(data.results[r]).reduce((total, p) => total + (p.ms || 0), 0);
+    const sum = (r) => Math.max(named(r), meanOf(data.results[r], "total") || 0);
     const queue = (r) => meanOf(data.results[r], "queue") || 0;
     const scale = width / (Math.max(...rows.map((r) => queue(r) + sum(r))) || 1);
     const svg = Painter.add(parent, "svg", {width: left + width + 250, height: rows.length * line + 8, class: "split", role: "img"});
@@ -83,17 +84,19 @@ const Detail = (() => {
       let x = left;
       // The queue is drawn thin: it may lie beside P's computing, and is not part of the hand-over's total.
       const waits = {name: "queue at D", colour: WAITS[0][2], ms: queue(r), thin: true};
-      for (const phase of [waits, ...split(result)]) {
+      // What the parts leave of the total is shown as that, not spread over them.
+      const rest = sum(r) - named(r);
+      const unnamed = {name: "in no part", colour: "none", ms: rest > 0.01 * sum(r) ? rest : 0};
+      for (const phase of [waits, ...split(result), unnamed]) {
         const wide = (phase.ms || 0) * scale;
         if (wide <= 0) continue;
         const bar = Painter.add(svg, "rect", {class: "phase", x, y: y + (phase.thin ? 7 : 0), width: wide, height: phase.thin ? 8 : 22,
-          fill: phase.colour});
+          fill: phase.colour, ...(phase.colour === "none" ? {stroke: colours.soft, "stroke-dasharray": "3 3"} : {})});
         Painter.add(bar, "title", {}, `${phase.name}: ${Scales.number(phase.ms)} ms`);
         x += wide;
       }
-      const total = meanOf(result, "total");
       Painter.add(svg, "text", {x: x + 6, y: y + 16, "font-size": 12, fill: colours.soft, "font-family": Painter.FONT},
-        `${Scales.number(total === null ? sum(r) : total)} ms, queue ${Scales.number(queue(r))} ms`);
+        `${Scales.number(sum(r))} ms${unnamed.ms ? `, of it ${Scales.number(unnamed.ms)} in no part` : ""}, queue ${Scales.number(queue(r))} ms`);
     });
     const key = html(parent, "p", null, {class: "key"});
     for (const [, name, colour] of [WAITS[0], ...PHASES]) {
