@@ -25,7 +25,8 @@ MAY_INCLUDE = {
     "engine": {"base", "model", "baton"},
     "http": {"base"},
     "serving": {"base", "http", "handover", "engine", "model", "baton"},
-    "apps": {"base", "sim", "serving", "engine", "model", "http", "baton"},
+    "bench": {"base", "http"},
+    "apps": {"base", "sim", "serving", "bench", "engine", "model", "http", "baton"},
 }
 # Beside the table: what a room's headers need of another for one named reason.
 EXCEPTIONS = {
@@ -33,7 +34,7 @@ EXCEPTIONS = {
     ("serving", "handover/legs.h"),
     ("serving", "wire/frame.h"),           # the range of protocol versions, for the doctor
 }
-TEST_ONLY = {"fabric", "agent", "handover", "layout", "wire", "engine", "model", "base", "http", "serving", "baton"}
+TEST_ONLY = {"fabric", "agent", "handover", "layout", "wire", "engine", "model", "base", "http", "serving", "bench", "baton"}
 
 BANNED_IN_HANDOVER = re.compile(
     r"steady_clock::now|system_clock|\bnow\(\)|std::thread|std::mutex|random_device|getrandom|\bsocket\(|\bepoll|sleep_for")

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/plot/plot.h"
 #include "serving/doctor.h"
 #include "serving/route.h"
 #include "serving/serve.h"
@@ -13,6 +14,7 @@
 
 namespace {
 
+using baton::bench::plot::PlotOptions;
 using baton::serving::DoctorOptions;
 using baton::serving::Exit;
 using baton::serving::RouteOptions;
@@ -34,6 +36,8 @@ constexpr char kAbout[] =
     "  baton route --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200\n"
     "  baton doctor http://127.0.0.1:8100 http://127.0.0.1:8200               do they fit?\n"
     "\n"
+    "  baton plot --results-dir DIR      a sweep's figures, and a page that explains every point\n"
+    "\n"
     "Without --kv-transfer-config `baton serve` answers requests alone.\n"
     "`baton COMMAND --help` lists a command's flags.";
 
@@ -43,7 +47,8 @@ constexpr char kFooter[] =
     "on.\n"
     "Environment: BATON_LOG_LEVEL (debug, info, warning, error, off), BATON_SMOLLM2 (its GGUF "
     "file),\n"
-    "BATON_MODELS (folder of models), VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT (hand-over control).";
+    "BATON_MODELS (folder of models), BATON_CHROMIUM and BATON_UPLOT (of `baton plot`), "
+    "VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT (hand-over control).";
 
 constexpr char kModelHelp[] =
     "a GGUF file, or smollm2 (found in BATON_SMOLLM2, BATON_MODELS or build/models)";
@@ -205,6 +210,34 @@ CLI::App* add_up(CLI::App& app, UpOptions& options, ServeOptions& shared) {
   return up;
 }
 
+CLI::App* add_plot(CLI::App& app, PlotOptions& options) {
+  CLI::App* plot = app.add_subcommand(
+      "plot", "figures of a sweep's results (SVG, PNG), and a page that explains every point");
+  plot->add_option("--results-dir", options.results_dir,
+                   "folder of <mode>_qps<q>_in<i>_out<o>_iter<n>.json files")
+      ->required();
+  plot->add_option("--metric", options.metrics,
+                   "ttft, tpot, second-token, goodput, handover; several: a figure each")
+      ->delimiter(',')
+      ->capture_default_str();
+  plot->add_option("--stat", options.stat, "mean, median, p90, p99")->capture_default_str();
+  plot->add_option("--modes", options.modes, "only these, as a,b; default: all")->delimiter(',');
+  plot->add_option("--compare", options.compare_dir,
+                   "a second folder of the same grid, drawn dashed and hollow");
+  plot->add_option("--out", options.out_dir,
+                   "folder to write to; default: figures in the results'");
+  plot->add_option("--y-axis", options.y_axis, "of the figures: linear, log")
+      ->capture_default_str();
+  plot->add_option("--theme", options.theme, "of the figures: light, dark")->capture_default_str();
+  plot->add_option("--requests", options.requests,
+                   "time lines of single requests a result that the page carries")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  plot->add_option("--chromium", options.chromium,
+                   "program that draws SVG and PNG; default: BATON_CHROMIUM, or the installed one");
+  return plot;
+}
+
 std::vector<std::string> shared_flags_as_typed(const CLI::App& up) {
   CLI::App probe;
   ServeOptions ignored;
@@ -272,6 +305,8 @@ int main(int argc, char** argv) {
   const CLI::App* up = add_up(app, up_options, shared);
   const CLI::App* doctor = add_doctor(app, doctor_options);
   baton::sim::SimOptions sim_options;
+  PlotOptions plot_options;
+  const CLI::App* plot = add_plot(app, plot_options);
   CLI::App* sim = app.add_subcommand("sim", baton::sim::kSimAbout);
   baton::sim::add_flags(*sim, sim_options);
   if (is_unknown_command(app, argc, argv)) return static_cast<int>(Exit::kUsage);
@@ -281,6 +316,7 @@ int main(int argc, char** argv) {
     return report(app, error);
   }
   if (sim->parsed()) return baton::sim::run_sim(sim_options);
+  if (plot->parsed()) return baton::bench::plot::run_plot(plot_options);
   baton::serving::hold_stop_signals();
   Exit exit = Exit::kOther;
   if (serve->parsed()) exit = baton::serving::run_serve(serve_options);

@@ -1,0 +1,21 @@
+# Writes OUTPUT: each of FILES (a list) as a constant of its bytes, named kPageHtml for page.html.
+set(text "#include \"bench/plot/page_sources.h\"\n\nnamespace baton::bench::plot {\n")
+foreach(file IN LISTS FILES)
+  get_filename_component(stem "${file}" NAME_WE)
+  get_filename_component(kind "${file}" LAST_EXT)
+  set(name "k")
+  string(SUBSTRING "${kind}" 1 -1 kind)
+  foreach(word "${stem}" "${kind}")
+    string(SUBSTRING "${word}" 0 1 first)
+    string(SUBSTRING "${word}" 1 -1 rest)
+    string(TOUPPER "${first}" first)
+    string(APPEND name "${first}${rest}")
+  endforeach()
+  file(READ "${file}" bytes HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+  string(APPEND text
+    "static constexpr char ${name}Bytes[] = {${bytes}};\n"
+    "const std::string_view ${name}(${name}Bytes, sizeof(${name}Bytes));\n")
+endforeach()
+string(APPEND text "}  // namespace baton::bench::plot\n")
+file(WRITE "${OUTPUT}" "${text}")
