@@ -38,6 +38,12 @@ enum class BoundId : std::uint8_t {
   kQuarantinedPeerStopped,
   kQuarantinedImmediateLost,
   kClaimCancelLost,
+  // D's states in pull mode.
+  kReadingUnanswered,
+  kReadingStuck,
+  kReadingNotHeld,
+  kReadingLate,
+  kReadingCancelLost,
   // P's states.
   kStranger,
   kUnmatchedRequestNeverComes,
