@@ -4,6 +4,7 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 BUILD := build/release
 FABRIC ?= auto
+MODE ?= push
 PYTHON := .venv/bin/python
 
 .PHONY: help setup configure build demo test bench check check-long format tidy tidy-core analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long sim sim-long mutate clean
@@ -20,9 +21,9 @@ build: configure ## compile the release build, tests included
 configure: setup
 	@cmake --preset release >build/cmake.log 2>&1 || { cat build/cmake.log; exit 1; }
 
-demo: configure ## P, D and router with a real model, all checked (FABRIC=auto, shm, libfabric)
+demo: configure ## P, D and router with a real model, all checked (FABRIC=auto, shm, libfabric; MODE=push, pull)
 	@cmake --build --preset release -j $(JOBS) --target baton
-	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton --fabric $(FABRIC)
+	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton --fabric $(FABRIC) --mode $(MODE)
 
 test: build ## all tests but the long proofs (fuzzers, sanitizers, soak)
 	@ctest --preset release -j $(JOBS) -LE proof

@@ -102,11 +102,12 @@ def timeline(transfer_id, prefill, decode):
     """Both sides' points on one line, milliseconds after the registration: CLOCK_MONOTONIC is one clock for a host."""
     p, d = prefill["times"], decode["times"]
     begin = d["registered"]
-    points = {"registered": begin, "ready": p["ready"], "first_write": p["first_write"], "last_byte": d["last_byte"],
+    mover = prefill if p["first_write"] else decode  # push: P writes; pull: D reads
+    points = {"registered": begin, "ready": p["ready"], "first_write": mover["times"]["first_write"], "last_byte": d["last_byte"],
               "decode_told": d["told"], "first_token": p["first_token"] or d["first_token"],
               "second_token": d["second_token"]}
     return {"transfer_id": transfer_id, "prompt_tokens": decode["prompt_tokens"], "bytes": prefill["bytes"],
-            "writes": prefill["writes"], "begin_ns": begin, "told_ns": d["told"],
+            "writes": mover["writes"], "begin_ns": begin, "told_ns": d["told"],
             "ms": {name: round((at - begin) / 1e6, 3) if at else None for name, at in points.items()}}
 
 
@@ -120,14 +121,27 @@ def max_overlap(lines):
     return most
 
 
-def print_timelines(lines):
+PUSH_LEGEND = """
+Where each hand-over spent its time, in milliseconds after decode (D) registered its blocks with
+prefill (P). Ready: P has computed the first piece of the prompt. First write to last byte: the KV
+cache crosses, piece by piece. Decode told: D may start. The first token is P's own and does not
+wait for the hand-over.
+"""
+PULL_LEGEND = """
+Where each hand-over spent its time, in milliseconds after decode (D) registered its blocks; what was
+before that is negative. Ready: P had computed the first piece of the prompt. First read to last byte:
+D reads the KV cache. Decode told: P has confirmed that it held still; D may start. The first token is
+P's own: it came before D was chosen.
+"""
+
+
+def print_timelines(lines, mode):
     names = ["registered", "ready", "first_write", "last_byte", "decode_told", "first_token", "second_token"]
-    print("\nWhere each hand-over spent its time, in milliseconds after decode (D) registered its blocks with\n"
-          "prefill (P). Ready: P has computed the first piece of the prompt. First write to last byte: the KV\n"
-          "cache crosses, piece by piece. Decode told: D may start. The first token is P's own and does not\n"
-          "wait for the hand-over.\n")
-    heads = [("", "transfer", -8), ("prompt", "tokens", 8), ("", "MiB", 7), ("", "writes", 8), ("", "registered", 12)]
-    heads += [(*(["", *name.split("_")][-2:]), 9) for name in names[1:]]
+    print(PULL_LEGEND if mode == "pull" else PUSH_LEGEND)
+    titles = {"first_write": "first_read", "writes": "reads"} if mode == "pull" else {}
+    heads = [("", "transfer", -8), ("prompt", "tokens", 8), ("", "MiB", 7), ("", titles.get("writes", "writes"), 8),
+             ("", "registered", 12)]
+    heads += [(*(["", *titles.get(name, name).split("_")][-2:]), 9) for name in names[1:]]
     for row in (0, 1):
         print("  " + "".join(f"{head[row]:{'<' if head[2] < 0 else '>'}{abs(head[2])}}" for head in heads))
     for line in lines:
@@ -139,8 +153,9 @@ def print_timelines(lines):
 def disaggregated(args):
     """Runs the prompts through `baton up`; returns the answers, both sides' records and what leaked."""
     router, prefill, decode = stack.free_ports(3)
-    up = stack.Process("up", ["up", args.model, "--fabric", args.fabric, "--port", router, "--prefill-port", prefill, "--decode-port", decode,
-                              "--verify-blocks", "--poison-blocks", *args.serve_flags])
+    up = stack.Process("up", ["up", args.model, "--mode", args.mode, "--fabric", args.fabric, "--port", router, "--prefill-port", prefill, "--decode-port", decode,
+                              "--verify-blocks", "--poison-blocks", *(["--pull-loop", args.pull_loop] if args.pull_loop else []),
+                              *args.serve_flags])
     up.start()
     try:
         stack.wait_for("prefill, decode and router are ready", lambda: ready(up, router), 120)
@@ -192,7 +207,7 @@ def one_process(args):
         single.stop()
 
 
-def judge(answers, reference, records, leaked, fabric):
+def judge(answers, reference, records, leaked, fabric, mode):
     """The report, and the verdicts that decide the exit code."""
     complete = all(p and d for p, d in records)
     lines = [timeline(a["transfer_id"], p, d) for a, (p, d) in zip(answers, records) if p and d]
@@ -214,7 +229,7 @@ def judge(answers, reference, records, leaked, fabric):
     }
     verdicts = {
         "every request has a record on both sides": complete,
-        "bytes written equal the planned bytes": report["bytes_written"] == report["bytes_planned"] > 0,
+        f"bytes {'lent and read' if mode == 'pull' else 'written'} equal the planned bytes": report["bytes_written"] == report["bytes_planned"] > 0,
         "both sides name the fabric that was asked for":
             report["fabric"] == fabric or (fabric == "auto" and report["fabric"] in ("shm", "libfabric")),
         "every block handed over hashed the same on both sides":
@@ -224,6 +239,8 @@ def judge(answers, reference, records, leaked, fabric):
         "every answer equals one process, token for token": report["answers_equal"] == report["requests"],
         "all blocks are free on both sides": leaked == 0,
     }
+    if mode == "pull":  # a hand-over is D's reads alone there, too short to meet another one
+        del verdicts["hand-overs overlapped"]
     return report, verdicts
 
 
@@ -233,6 +250,8 @@ def main():
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--short", action="store_true", help="shorter prompts, for a small model and its short context")
     parser.add_argument("--fabric", default="auto", help="auto, shm or libfabric (make demo FABRIC=...)")
+    parser.add_argument("--mode", default="push", choices=["push", "pull"], help="who moves the KV cache (make demo MODE=...)")
+    parser.add_argument("--pull-loop", help="of the decode server: threaded or engine")
     parser.add_argument("--report", type=pathlib.Path, default=ROOT / "build/demo/report.json")
     parser.add_argument("--serve-flag", dest="serve_flags", action="append", default=[], metavar="FLAG",
                         help="passed to every server, e.g. --serve-flag=--max-model-len=4096")
@@ -247,14 +266,14 @@ def main():
         print(f"\ndemo: FAILED: {error}")
         write(args.report, {"answers_equal": 0, "requests": 0, "error": str(error)})
         return 1
-    report, verdicts = judge(answers, reference, records, leaked, args.fabric)
-    print_timelines(report["timelines"])
+    report, verdicts = judge(answers, reference, records, leaked, args.fabric, args.mode)
+    print_timelines(report["timelines"], args.mode)
     width = min(shutil.get_terminal_size().columns, 100)
     print("\n" + "-" * width)
     for verdict, holds in verdicts.items():
         print(f"  {'yes' if holds else 'NO ':4} {verdict}")
     print(f"\n  {report['requests']} requests, {report['blocks_handed_over']} blocks, "
-          f"{report['bytes_written'] / 2**20:.1f} MiB pushed over {report['fabric']}, "
+          f"{report['bytes_written'] / 2**20:.1f} MiB {args.mode}ed over {report['fabric']}, "
           f"up to {report['max_overlap']} hand-overs at once, {time.monotonic() - begin:.0f} s")
     write(args.report, report)
     good = all(verdicts.values())

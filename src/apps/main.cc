@@ -25,7 +25,8 @@ constexpr char kAbout[] =
     "Baton: LLM serving with prefill and decode in separate processes.\n"
     "\n"
     "The prefill instance computes a prompt and pushes its KV cache into the decode instance's\n"
-    "memory; a router starts both at once and answers as one OpenAI-compatible server.\n"
+    "memory; a router starts both at once and answers as one OpenAI-compatible server. With\n"
+    "BatonPullConnector on both the decode instance, chosen later, reads it instead.\n"
     "\n"
     "  baton up                          all three on this machine; prints a curl line to try\n"
     "\n"
@@ -78,6 +79,9 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--fabric-address", options.fabric_address,
                  "address or interface that libfabric uses; default: the control channel's");
+  app.add_option("--pull-loop", options.pull_loop,
+                 "pull, decode: who prepares and posts the reads: threaded (default; beside the\n"
+                 "engine) or engine (its step waits, as vLLM's pull connector does)");
   app.add_option("--kv-psk-file", options.kv_psk_file,
                  "TLS of the hand-over's control channel by a pre-shared key: a file with lines\n"
                  "IDENTITY:HEX (`openssl rand -hex 32`), readable by its owner only");
@@ -118,7 +122,8 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   serve->add_option(
       "--kv-transfer-config", options.kv_transfer_config,
-      "JSON with vLLM's keys. kv_connector: BatonConnector or NixlPushConnector; kv_role:\n"
+      "JSON with vLLM's keys. kv_connector: BatonConnector or NixlPushConnector (push),\n"
+      "BatonPullConnector or NixlConnector (pull), the same kind on both sides; kv_role:\n"
       "kv_producer (prefill), kv_consumer (decode), kv_both; engine_id; kv_ip and kv_port of the\n"
       "control channel (default 127.0.0.1, any free port); kv_load_failure_policy: fail, "
       "recompute");
@@ -141,6 +146,14 @@ CLI::App* add_route(CLI::App& app, RouteOptions& options) {
       ->add_option("--first-token", options.first_token,
                    "who gives the first token: prefill (at once) or decode (after the hand-over)")
       ->capture_default_str();
+  route
+      ->add_option("--mode", options.mode,
+                   "push (both legs at once), pull (decode is chosen once prefill is done), or "
+                   "auto: what\nthe instances say, as long as all say the same")
+      ->capture_default_str();
+  route->add_option("--decode-slots", options.decode_slots,
+                    "pull: requests at one decode instance; more wait here, the lowest `priority` "
+                    "first;\ndefault: twice its --max-num-seqs");
   route->add_option("--host", options.host, "address to listen on")->capture_default_str();
   route->add_option("--port", options.port, "0: any free one")->capture_default_str();
   route
@@ -198,6 +211,9 @@ CLI::App* add_up(CLI::App& app, UpOptions& options, ServeOptions& shared) {
   up->add_option("--decode-port", options.decode_port, "0: any free one")->capture_default_str();
   up->add_option("--first-token", options.first_token, "prefill or decode")
       ->check(CLI::IsMember({"prefill", "decode"}))
+      ->capture_default_str();
+  up->add_option("--mode", options.mode, "push or pull")
+      ->check(CLI::IsMember({"push", "pull"}))
       ->capture_default_str();
   up->add_option("--kv-load-failure-policy", options.kv_load_failure_policy,
                  "after a failed hand-over: fail or recompute")

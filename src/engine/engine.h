@@ -51,6 +51,10 @@ struct RemotePrefill {
   std::uint32_t binding = 0;
   PeerAddress peer{};
   FirstToken first_token = FirstToken::kPrefill;
+  // Pull: P's finished blocks of the whole prompt, as P announced them; push: none.
+  std::optional<SourceBlocks> source{};
+  // Pull: the first token as P announced it, for where the agent's end does not carry it.
+  std::optional<TokenId> announced_token{};
 };
 
 struct Request {
@@ -84,6 +88,7 @@ struct Output {
       false;  // `tokens` starts with the request's first token (always an Output of its own)
   bool prefilled =
       false;  // P: the blocks are pinned under the lease; with kPrefill comes the first token
+  std::optional<SourceBlocks> source;  // pull, with `prefilled`: what D is to be told of them
   std::optional<FinishReason> finish;
   std::optional<std::string> stop_reason;  // the stop string that ended it
   Error error;                             // with kError
@@ -101,6 +106,11 @@ using OutputCallback = std::function<void(Output&&)>;
 // answer an error.
 enum class LoadFailurePolicy : std::uint8_t { kFail, kRecompute };
 
+// Pull, D. Where the reads of a registration are prepared and posted: beside the engine, or while
+// its step waits for that, as vLLM's pull connector does it (the published figures of pull are of
+// an engine that waits).
+enum class PullLoop : std::uint8_t { kThreaded, kEngine };
+
 struct EngineOptions {
   std::uint32_t block_size = 16;
   std::uint32_t num_blocks =
@@ -112,6 +122,7 @@ struct EngineOptions {
   std::uint32_t waiting_max = 4096;  // queued requests; more are refused with kResourceExhausted
   model::KvDtype kv_dtype = model::KvDtype::kBfloat16;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
+  PullLoop pull_loop = PullLoop::kThreaded;
   bool poison_blocks = false;  // debug: fill blocks with a pattern before they are granted to P
   std::optional<AgentOptions>
       agent;  // unset: no hand-over, every request runs here from end to end
@@ -128,7 +139,8 @@ class Engine {
 
   // Errors, nothing accepted: empty or over-long prompt (names both numbers), token out of
   // vocabulary, prompt plus max_tokens over max_model_len, role that does not fit (remote_decode on
-  // a consumer), queue full, stopping.
+  // a consumer), pull: announced blocks that are missing or are not those of the prompt, queue
+  // full, stopping.
   virtual Status submit(Request request, OutputCallback callback) = 0;
   // Ends the request as kAborted (after which the callback is not called again); unknown ids are
   // fine.

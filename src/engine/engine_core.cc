@@ -30,7 +30,10 @@ RequestLimits limits_of(const model::Model& model, const EngineOptions& options)
   limits.max_model_len = options.max_model_len;
   limits.block_size = options.block_size;
   limits.total_blocks = options.num_blocks;
-  if (options.agent) limits.role = options.agent->role;
+  if (options.agent) {
+    limits.role = options.agent->role;
+    limits.mode = options.agent->mode;
+  }
   return limits;
 }
 
@@ -161,10 +164,11 @@ void EngineCore::compute() {
 // wait here for blocks, and this pool full of registrations that wait at P for theirs: a circle
 // that no deadline breaks, because both sides are alive and say so [I4]. So where nothing runs and
 // the head of the queue gets no blocks, the youngest registration goes to the end of the queue, and
-// the next one, until one of them is served.
+// the next one, until one of them is served. Not in pull: what is registered there is being read,
+// so that no registration waits for P's pool, and one taken back would have to be read again.
 void EngineCore::give_way() {
-  const bool starving =
-      desk_ && desk_->waiting_for_kv() > 0 && scheduler_.waiting() > 0 && scheduler_.running() == 0;
+  const bool starving = desk_ && !pulls() && desk_->waiting_for_kv() > 0 &&
+                        scheduler_.waiting() > 0 && scheduler_.running() == 0;
   if (!starving) {
     starving_since_ = 0;
     return;

@@ -40,6 +40,8 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   Blocks blocks() const override;
 
  private:
+  bool pulls() const { return options_.agent && options_.agent->mode == Mode::kPull; }
+
   // What one token does to a sequence: the text it releases, and whether it is the last.
   struct Taken {
     std::string text;
@@ -61,6 +63,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void accept(std::unique_ptr<Sequence> sequence);
   void abort_one(const std::string& id);
   void start_remote(Sequence& sequence);
+  void wait_posted(const Sequence& sequence);
   void after_chunk(Sequence& sequence, std::uint32_t num_tokens, std::span<const float> logits);
   void after_prefill_chunk(Sequence& sequence, std::span<const float> logits);
   void send_ready(Sequence& sequence);

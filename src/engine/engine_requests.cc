@@ -19,6 +19,9 @@ std::int64_t now_ns() {
   return now().time_since_epoch().count();
 }
 
+// A peer that does not answer must not stop those that are decoding for longer.
+constexpr std::chrono::milliseconds kPostingLongest{1000};
+
 double seconds_between(std::int64_t from, std::int64_t to) {
   return static_cast<double>(to - from) * 1e-9;
 }
@@ -54,7 +57,7 @@ void EngineCore::abort_one(const std::string& id) {
   if (at != sequences_.end()) finish(*at->second, FinishReason::kAborted, {});
 }
 
-// D, in the step that granted its blocks: P may write from here on.
+// D, in the step that granted its blocks: P may write from here on, or they are read into (pull).
 void EngineCore::start_remote(Sequence& sequence) {
   if (options_.poison_blocks) cache_.poison(sequence.blocks);
   const auto answer = desk_->register_blocks(sequence);
@@ -73,6 +76,14 @@ void EngineCore::start_remote(Sequence& sequence) {
     return;
   }
   note_start(sequence);
+  if (pulls() && options_.pull_loop == PullLoop::kEngine) wait_posted(sequence);
+}
+
+// D, engine loop: this step goes on once the reads are posted, whoever else waits for it.
+void EngineCore::wait_posted(const Sequence& sequence) {
+  const std::int64_t begin = now_ns();
+  desk_->wait_posted(sequence, kPostingLongest);
+  metrics_.pull_posting_seconds.observe(seconds_between(begin, now_ns()));
 }
 
 void EngineCore::after_chunk(Sequence& sequence, std::uint32_t num_tokens,
@@ -122,6 +133,7 @@ void EngineCore::send_ready(Sequence& sequence) {
   if (!sequence.first_token) count_prompt_sources(sequence);
   Output output;
   output.prefilled = true;
+  if (pulls()) output.source = SourceBlocks{{0, sequence.prompt_size}, {sequence.blocks}};
   if (sequence.first_token) {
     output.is_first_token = true;
     output.tokens = {*sequence.first_token};
@@ -313,6 +325,7 @@ void EngineCore::count_finish(const Sequence& sequence, FinishReason reason) {
 // D: every byte has landed [I2]. With P's first token the sequence goes on behind it; otherwise the
 // last prompt token is computed again for its logits.
 void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
+  if (!event.first_token) event.first_token = sequence.request.remote_prefill->announced_token;
   const TokenId first = event.first_token.value_or(-1);
   const bool known = first >= 0 && static_cast<std::uint32_t>(first) < model_config().vocab_size;
   if (event.first_token && !known) {

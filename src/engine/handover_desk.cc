@@ -37,6 +37,7 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
   registration.range = {0, sequence.prompt_size};
   registration.block_ids = {sequence.blocks};
   registration.prompt_tokens = sequence.prompt_size;
+  registration.source = remote.source;
   if (sequence.request.transfer_timeout) registration.deadline = *sequence.request.transfer_timeout;
   if (Status status = agent_->register_blocks(std::move(registration)); !status) {
     if (status.error().code == Errc::kResourceExhausted) return Answer::kLater;
@@ -46,6 +47,15 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
   ++sequence.registrations;
   ++decode_registered_;
   return Answer::kAccepted;
+}
+
+void HandoverDesk::wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most) {
+  const TransferId transfer = sequence.request.remote_prefill->transfer;
+  const Status posted = agent_->wait_posted(transfer, at_most);
+  // kNotFound: it has ended already, and its event says how.
+  if (posted || posted.error().code == Errc::kNotFound) return;
+  log::debug("transfer {}: the engine goes on before its reads are posted: {}",
+             transfer.to_string(), posted.error().message);
 }
 
 Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -45,8 +46,12 @@ class HandoverDesk {
 
   // A request that came with a transfer: its events go to this sequence from now on.
   void attach(Sequence& sequence);
-  // D: the blocks of the whole prompt were granted: P may write from now on.
+  // D: the blocks of the whole prompt were granted: P may write into them from now on, or this
+  // side's agent reads into them (pull).
   Result<Answer> register_blocks(Sequence& sequence);
+  // D, pull: until the agent has posted every read of what was just registered, or for as long as
+  // `at_most`: what is not posted then is posted beside the engine.
+  void wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most);
   // D: asks the blocks of a registered sequence back; P keeps what it has for another attempt.
   // remote_kv_withdrawn() follows, or the end that overtook it.
   void withdraw(Sequence& sequence);

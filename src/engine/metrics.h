@@ -30,6 +30,8 @@ struct EngineMetrics {
       request_queue_time_seconds{kRequestSeconds}, request_prefill_time_seconds{kRequestSeconds},
       request_decode_time_seconds{kRequestSeconds}, request_inference_time_seconds{kRequestSeconds},
       request_time_per_output_token_seconds{kRequestSeconds};
+  // D, pull with the engine's loop: how long a step waited for the reads of one request.
+  Histogram pull_posting_seconds{kRequestSeconds};
   Histogram request_prompt_tokens{kTokenCounts}, request_generation_tokens{kTokenCounts},
       iteration_tokens{kTokenCounts};
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace baton::engine {
 
@@ -80,13 +81,72 @@ Status validate_roles(const Request& request, const RequestLimits& limits) {
   return {};
 }
 
+// The announcement of P's blocks comes from outside and names another machine's memory: here it
+// must be whole and in shape; the agent checks it against P's pool before it forms an address [I7].
+Status validate_source_blocks(const SourceBlocks& source, std::uint64_t prompt,
+                              std::uint32_t block_size) {
+  if (source.range.begin != 0 || source.range.end != prompt) {
+    return refuse(
+        fmt::format("the announced blocks (remote_block_ids) hold tokens [{}, {}), and the prompt "
+                    "has {}",
+                    source.range.begin, source.range.end, prompt));
+  }
+  constexpr std::size_t kGroups = 1;  // of this engine's models
+  if (source.block_ids.size() != kGroups) {
+    return refuse(
+        fmt::format("the announced blocks (remote_block_ids) are of {} cache groups, and "
+                    "this model has {}",
+                    source.block_ids.size(), kGroups));
+  }
+  std::vector<BlockId> ids = source.block_ids.front();
+  const std::uint64_t needed = (prompt + block_size - 1) / block_size;
+  if (ids.size() != needed) {
+    return refuse(
+        fmt::format("the announced blocks (remote_block_ids) are {}, and the prompt's {} tokens in "
+                    "blocks of {} need {}",
+                    ids.size(), prompt, block_size, needed));
+  }
+  std::sort(ids.begin(), ids.end());
+  if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end()) {
+    return refuse(
+        fmt::format("the announced blocks (remote_block_ids) name block {} twice", *twice));
+  }
+  return {};
+}
+
+Status validate_source(const Request& request, const RequestLimits& limits) {
+  if (!request.remote_prefill) return {};
+  const RemotePrefill& remote = *request.remote_prefill;
+  if (limits.mode == Mode::kPush) {
+    if (!remote.source) return {};
+    return refuse(
+        "blocks are announced to be read (remote_block_ids), and the mode of this instance is "
+        "push: the prefill instance writes");
+  }
+  if (!remote.source) {
+    return refuse(
+        "no blocks are announced (remote_block_ids), and the mode of this instance is pull: it "
+        "reads what the prefill instance announced");
+  }
+  if (remote.announced_token &&
+      (*remote.announced_token < 0 ||
+       static_cast<std::uint32_t>(*remote.announced_token) >= limits.vocab_size)) {
+    return refuse(
+        fmt::format("the announced first token (remote_first_token) {} is not in the "
+                    "vocabulary of {}",
+                    *remote.announced_token, limits.vocab_size));
+  }
+  return validate_source_blocks(*remote.source, request.prompt.size(), limits.block_size);
+}
+
 }  // namespace
 
 Status validate(const Request& request, const RequestLimits& limits) {
   if (request.id.empty()) return refuse("the request id is empty");
   if (Status status = validate_sampling(request.sampling); !status) return status;
   if (Status status = validate_prompt(request, limits); !status) return status;
-  return validate_roles(request, limits);
+  if (Status status = validate_roles(request, limits); !status) return status;
+  return validate_source(request, limits);
 }
 
 }  // namespace baton::engine

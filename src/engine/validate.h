@@ -14,6 +14,7 @@ struct RequestLimits {
   std::uint32_t block_size = 0;
   std::uint32_t total_blocks = 0;
   std::optional<Role> role;  // unset: no hand-over here
+  Mode mode = Mode::kPush;
 };
 
 // kInvalidArgument with the field and both values. Pure; any thread.

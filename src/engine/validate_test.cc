@@ -24,6 +24,12 @@ Request good() {
   return request;
 }
 
+void announce(Request& request, std::vector<std::vector<BlockId>> ids) {
+  request.remote_prefill = RemotePrefill{.transfer = {1, 2}};
+  request.remote_prefill->source =
+      SourceBlocks{{0, static_cast<std::uint32_t>(request.prompt.size())}, std::move(ids)};
+}
+
 struct Case {
   const char* name;
   std::function<void(Request&, RequestLimits&)> spoil;
@@ -56,6 +62,48 @@ TEST(Validate, NamesTheFieldAndBothValues) {
       {"top_p 2", [](Request& r, RequestLimits&) { r.sampling.top_p = 2; }, "top_p is 2"},
       {"stop", [](Request& r, RequestLimits&) { r.sampling.stop = {"a", ""}; },
        "stop string is empty"},
+      {"announced in push", [&](Request& r, RequestLimits&) { announce(r, {{7}}); },
+       "mode of this instance is push"},
+      {"nothing announced",
+       [&](Request& r, RequestLimits& l) {
+         announce(r, {{7}});
+         r.remote_prefill->source.reset();
+         l.mode = Mode::kPull;
+       },
+       "no blocks are announced (remote_block_ids)"},
+      {"announced for another prompt",
+       [&](Request& r, RequestLimits& l) {
+         announce(r, {{7}});
+         r.remote_prefill->source->range.end = 4;
+         l.mode = Mode::kPull;
+       },
+       "hold tokens [0, 4), and the prompt has 3"},
+      {"two groups",
+       [&](Request& r, RequestLimits& l) {
+         announce(r, {{7}, {7}});
+         l.mode = Mode::kPull;
+       },
+       "are of 2 cache groups, and this model has 1"},
+      {"too many blocks",
+       [&](Request& r, RequestLimits& l) {
+         announce(r, {{7, 8}});
+         l.mode = Mode::kPull;
+       },
+       "are 2, and the prompt's 3 tokens in blocks of 16 need 1"},
+      {"a block twice",
+       [&](Request& r, RequestLimits& l) {
+         r.prompt.assign(20, 1);
+         announce(r, {{7, 7}});
+         l.mode = Mode::kPull;
+       },
+       "name block 7 twice"},
+      {"a strange first token",
+       [&](Request& r, RequestLimits& l) {
+         announce(r, {{7}});
+         r.remote_prefill->announced_token = 100;
+         l.mode = Mode::kPull;
+       },
+       "(remote_first_token) 100 is not in the vocabulary of 100"},
       {"both roles",
        [&](Request& r, RequestLimits&) {
          r.remote_decode = RemoteDecode{.transfer = transfer};

@@ -207,9 +207,9 @@ class PrefillAnswer : public Answer {
   }
 
  private:
-  std::string where() const {
+  std::string where(const engine::Output& output) const {
     const RemoteOffer& offer = *context_.offer;
-    return kv_answer(offer.transfer, offer.address, offer.tp_size);
+    return kv_answer(offer.transfer, offer.address, offer.tp_size, output.source);
   }
 
   void on_prefilled(const engine::Output& output) {
@@ -222,7 +222,7 @@ class PrefillAnswer : public Answer {
       choice.finish_reason = finish_name(engine::FinishReason::kHandedOver);
       const Usage usage = {context_.prompt_tokens,
                            static_cast<std::uint32_t>(output.tokens.size())};
-      writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where()),
+      writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where(output)),
                        transfer_header(context_));
       return;
     }
@@ -232,7 +232,7 @@ class PrefillAnswer : public Answer {
     if (!output.tokens.empty()) prefilled.first_token = output.tokens.front();
     prefilled.first_text = output.text;
     writer_->start_stream(200, std::string(http::kSseContentType), stream_headers(context_));
-    writer_->write(http::format_sse(prefilled_body(prefilled, where())));
+    writer_->write(http::format_sse(prefilled_body(prefilled, where(output))));
   }
 
   void on_finished(const engine::Output& output) {

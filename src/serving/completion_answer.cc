@@ -156,17 +156,20 @@ std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
   return with_member(to_text(body), "baton", baton);
 }
 
-std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size) {
-  return to_text(Json{{"do_remote_prefill", true},
-                      {"do_remote_decode", false},
-                      {"transfer_id", transfer.to_string()},
-                      {"transfer_mode", "push"},
-                      {"remote_engine_id", peer.engine_id},
-                      {"remote_host", peer.host},
-                      {"remote_port", peer.port},
-                      {"remote_incarnation", hex(peer.incarnation)},
-                      {"remote_block_ids", Json::array()},
-                      {"tp_size", tp_size}});
+std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size,
+                      const std::optional<SourceBlocks>& source) {
+  Json out{{"do_remote_prefill", true},
+           {"do_remote_decode", false},
+           {"transfer_id", transfer.to_string()},
+           {"transfer_mode", source ? "pull" : "push"},
+           {"remote_engine_id", peer.engine_id},
+           {"remote_host", peer.host},
+           {"remote_port", peer.port},
+           {"remote_incarnation", hex(peer.incarnation)},
+           {"remote_block_ids", source ? Json(source->block_ids) : Json::array()},
+           {"tp_size", tp_size}};
+  if (source) out["remote_tokens"] = source->range.end;
+  return to_text(out);
 }
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,

@@ -79,8 +79,9 @@ std::string prefilled_body(const Prefilled& prefilled, std::string_view kv_trans
 std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
                           std::string_view baton);
 
-// kv_transfer_params of P's answer: where D finds P.
-std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size);
+// kv_transfer_params of P's answer: where D finds P, and in pull which blocks it reads there.
+std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size,
+                      const std::optional<SourceBlocks>& source = {});
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
                         std::uint32_t max_model_len);

@@ -404,6 +404,59 @@ Checked read_transfer(const Json& object, KvTransferParams& out) {
   return {};
 }
 
+Checked read_block_ids(const Json& list, std::vector<std::vector<BlockId>>& out) {
+  constexpr char kField[] = "remote_block_ids";
+  constexpr char kWanted[] = "a list of one list of block ids for each cache group";
+  if (!list.is_array()) return bad_kv(kField, kWanted, &list);
+  for (const Json& group : list) {
+    if (!group.is_array()) return bad_kv(kField, kWanted, &list);
+    std::vector<BlockId>& ids = out.emplace_back();
+    ids.reserve(group.size());
+    for (const Json& id : group) {
+      const bool fits =
+          id.is_number_unsigned() && id.get<std::uint64_t>() <= std::numeric_limits<BlockId>::max();
+      if (!fits) return bad_kv(kField, kWanted, &id);
+      ids.push_back(id.get<BlockId>());
+    }
+  }
+  return {};
+}
+
+// Pull: P's announcement. An empty list of blocks is push's way to announce none.
+Checked read_announcement(const Json& object, KvTransferParams& out) {
+  if (const Json* mode = find(object, "transfer_mode"); mode != nullptr) {
+    out.transfer_mode = text_or(object, "transfer_mode", "");
+    if (out.transfer_mode != "push" && out.transfer_mode != "pull") {
+      return bad_kv("transfer_mode", "\"push\" or \"pull\"", mode);
+    }
+  }
+  constexpr std::uint64_t kTokensMost = std::numeric_limits<std::uint32_t>::max();
+  std::optional<std::uint64_t> tokens, first;
+  if (Checked r = read_kv_number(object, "remote_tokens", 1, kTokensMost, tokens); !r) return r;
+  constexpr std::uint64_t kTokenMost = std::numeric_limits<TokenId>::max();
+  if (Checked r = read_kv_number(object, "remote_first_token", 0, kTokenMost, first); !r) return r;
+  if (first) out.announced_token = static_cast<TokenId>(*first);
+  const Json* ids = find(object, "remote_block_ids");
+  if (ids == nullptr || (ids->is_array() && ids->empty())) return {};
+  SourceBlocks source;
+  if (Checked r = read_block_ids(*ids, source.block_ids); !r) return r;
+  if (!tokens) return bad_kv("remote_tokens", "how many tokens remote_block_ids hold", nullptr);
+  source.range.end = static_cast<std::uint32_t>(*tokens);
+  out.source = std::move(source);
+  return {};
+}
+
+// vLLM's values are any integers.
+Checked read_priority(const Json& object, std::int64_t& out) {
+  const Json* value = find(object, "priority");
+  if (value == nullptr) return {};
+  const std::optional<std::int64_t> number =
+      value->is_number() ? whole_number(*value) : std::optional<std::int64_t>();
+  if (!number) return wrong_type("priority", "an integer", *value);
+  out = *number;
+  return {};
+}
+
 Checked read_kv(const Json& object, CompletionRequest& request) {
   const Json* params = find(object, "kv_transfer_params");
   if (params == nullptr) return {};
@@ -422,6 +475,7 @@ Checked read_kv(const Json& object, CompletionRequest& request) {
   if (out.do_remote_prefill) {
     if (!out.transfer_id) return bad_kv("transfer_id", "32 lower-case hex digits", nullptr);
     if (Checked r = read_peer(*params, out); !r) return r;
+    if (Checked r = read_announcement(*params, out); !r) return r;
   }
   request.kv = std::move(out);
   return {};
@@ -472,6 +526,7 @@ Checked read_all(const Json& object, KvParams kv, CompletionRequest& out) {
   if (Checked r = read_stream(object, out); !r) return r;
   if (Checked r = read_sampling(object, out); !r) return r;
   if (Checked r = read_bool(object, "return_token_ids", out.return_token_ids); !r) return r;
+  if (Checked r = read_priority(object, out.priority); !r) return r;
   return kv == KvParams::kRead ? read_kv(object, out) : Checked();
 }
 

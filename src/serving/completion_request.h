@@ -31,7 +31,12 @@ struct KvTransferParams {
   engine::FirstToken first_token = engine::FirstToken::kPrefill;
   // D: how long it waits for P's next word; unset: its --transfer-timeout.
   std::optional<std::chrono::milliseconds> transfer_timeout;
-  bool debug = false;  // the answer carries the hand-over's record
+  bool debug = false;         // the answer carries the hand-over's record
+  std::string transfer_mode;  // "push", "pull", or "" where nothing is said
+  // D, pull: what P announced (remote_block_ids, remote_tokens, remote_first_token). Here they are
+  // in form; the engine holds them against the prompt, the agent against P's pool.
+  std::optional<SourceBlocks> source;
+  std::optional<TokenId> announced_token;
 };
 
 struct CompletionRequest {
@@ -47,6 +52,7 @@ struct CompletionRequest {
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
+  std::int64_t priority = 0;  // vLLM's: lower goes first; a router's, where requests wait for D
   std::optional<KvTransferParams> kv;
 };
 

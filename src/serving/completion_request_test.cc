@@ -166,6 +166,38 @@ TEST(KvTransferParams, OfBothLegs) {
   EXPECT_EQ(decode->kv->binding, 2U);
 }
 
+TEST(KvTransferParams, OfAPulledRequest) {
+  const std::string head = R"({"do_remote_prefill": true, "remote_engine_id": "p",
+      "remote_host": "h", "remote_port": 1, "transfer_id": ")" +
+                           std::string(kId) + "\", ";
+  const auto pulled =
+      parse_completion_request(Endpoint::kCompletions, with_kv(head + R"("transfer_mode": "pull",
+      "remote_block_ids": [[3, 1, 4]], "remote_tokens": 40, "remote_first_token": 9})"));
+  ASSERT_TRUE(pulled.has_value()) << pulled.error().message;
+  EXPECT_EQ(pulled->kv->transfer_mode, "pull");
+  ASSERT_TRUE(pulled->kv->source.has_value());
+  EXPECT_EQ(pulled->kv->source->range, TokenRange({0, 40}));
+  EXPECT_THAT(pulled->kv->source->block_ids,
+              ::testing::ElementsAre(::testing::ElementsAre(3U, 1U, 4U)));
+  EXPECT_EQ(pulled->kv->announced_token, 9);
+  // Push's announcement names none.
+  const auto pushed = parse_completion_request(Endpoint::kCompletions,
+                                               with_kv(head + R"("remote_block_ids": []})"));
+  ASSERT_TRUE(pushed.has_value()) << pushed.error().message;
+  EXPECT_FALSE(pushed->kv->source.has_value());
+}
+
+TEST(CompletionRequest, APriorityIsAnyInteger) {
+  const auto low = parse_completion_request(Endpoint::kCompletions, R"({"prompt": "x"})");
+  EXPECT_EQ(low->priority, 0);
+  const auto high =
+      parse_completion_request(Endpoint::kCompletions, R"({"prompt": "x", "priority": -5})");
+  EXPECT_EQ(high->priority, -5);
+  const auto wrong =
+      parse_completion_request(Endpoint::kCompletions, R"({"prompt": "x", "priority": "a"})");
+  EXPECT_THAT(wrong.error().message, HasSubstr("priority must be an integer, and is \"a\""));
+}
+
 // Looking up each member of an object by walking the others would hold a server for minutes.
 TEST(CompletionRequest, RefusesAnObjectOfManyMembersWithoutReadingIt) {
   const auto body_of = [](int members) {
@@ -200,6 +232,15 @@ TEST(KvTransferParams, RefusedByFieldAndValue) {
       {"{" + peer + "1, \"tp_size\": 8}", "tp_size must be 1"},
       {"{" + peer + "1, \"remote_incarnation\": \"zz\"}", "remote_incarnation"},
       {"{" + peer + "1, \"binding\": -1}", "binding"},
+      {"{" + peer + "1, \"transfer_mode\": \"shove\"}", "\"push\" or \"pull\", and is \"shove\""},
+      {"{" + peer + "1, \"remote_block_ids\": 7}", "a list of one list of block ids"},
+      {"{" + peer + "1, \"remote_block_ids\": [7]}", "and is [7]"},
+      {"{" + peer + "1, \"remote_block_ids\": [[-1]]}", "and is -1"},
+      {"{" + peer + "1, \"remote_block_ids\": [[4294967296]]}", "and is 4294967296"},
+      {"{" + peer + "1, \"remote_block_ids\": [[1]]}", "remote_tokens must be how many"},
+      {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 0}",
+       "remote_tokens must be an integer from 1"},
+      {"{" + peer + "1, \"remote_first_token\": -4}", "remote_first_token must be an integer"},
   };
   for (const auto& [kv, words] : table) {
     SCOPED_TRACE(kv);

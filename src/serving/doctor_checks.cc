@@ -156,7 +156,10 @@ void check_protocol(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
 }
 
 void check_fabric(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
-  must_equal(out, "mode", p.mode, d.mode, "pair push with push: the same kv_connector on both");
+  must_equal(
+      out, "mode", p.mode, d.mode,
+      "the same kind of kv_connector on both: BatonConnector or NixlPushConnector (push), or "
+      "BatonPullConnector or NixlConnector (pull)");
   const bool same_host = !p.boot_id.empty() && p.boot_id == d.boot_id;
   const bool alike = p.fabric == d.fabric || p.fabric == "auto" || d.fabric == "auto";
   const std::string& fabric = p.fabric == "auto" ? d.fabric : p.fabric;

@@ -64,6 +64,7 @@ AgentOptions agent_like(const InstanceInfo& decode, const InstanceInfo& prefill,
   AgentOptions options;
   options.engine_id = "doctor-" + TransferId::random().to_string().substr(0, 12);
   options.role = Role::kConsumer;
+  options.mode = decode.mode == "pull" ? Mode::kPull : Mode::kPush;
   options.fabric = prefill.fabric;
   options.security = security;
   options.security.insecure = security.insecure || decode.insecure;
@@ -126,9 +127,14 @@ Check shake_hands(Agent& agent, const PeerAddress& peer, const InstanceInfo& dec
   registration.transfer = TransferId::random();
   registration.attempt = 1;
   registration.peer = peer;
-  registration.range = {0, decode.block_size};
-  registration.block_ids = {{0}};
   registration.prompt_tokens = decode.block_size;
+  if (decode.mode == "pull") {  // nothing is wanted, so that nothing is read
+    registration.block_ids = {{}};
+    registration.source = SourceBlocks{{}, {{}}};
+  } else {
+    registration.range = {0, decode.block_size};
+    registration.block_ids = {{0}};
+  }
   const TransferId transfer = registration.transfer;
   if (const Status asked = agent.register_blocks(std::move(registration)); !asked) {
     return failure(kHandshake, asked.error().message, remedy);

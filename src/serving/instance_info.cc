@@ -132,6 +132,10 @@ Status read_sizes(const Json& body, InstanceInfo& info) {
   if (Status read = read_number_if_there(body, "max_model_len", info.max_model_len); !read) {
     return read;
   }
+  if (Status read = read_number_if_there(body, "max_num_seqs", info.max_num_seqs); !read) {
+    return read;
+  }
+  if (Status read = read_number_if_there(body, "lease_ms", info.lease_ms); !read) return read;
   const Json* blocks = find(body, "blocks");
   if (blocks == nullptr) return {};
   for (const auto& [field, target] : {std::pair{"free", &info.blocks_free},
@@ -176,6 +180,8 @@ std::string to_json(const InstanceInfo& info) {
            {"kv_load_failure_policy", info.kv_load_failure_policy},
            {"block_size", info.block_size},
            {"max_model_len", info.max_model_len},
+           {"max_num_seqs", info.max_num_seqs},
+           {"lease_ms", info.lease_ms},
            {"blocks",
             {{"free", info.blocks_free},
              {"used", info.blocks_used},

@@ -102,6 +102,10 @@ void add_engine_own(const MetricsSource& source, MetricPage& page) {
   page.counter("baton_registrations_withdrawn_total",
                "Registrations that gave way to others because the pool stood still.",
                of(m.registrations_withdrawn));
+  page.histogram("baton_pull_posting_seconds",
+                 "How long a step waited until the reads of one request were posted (--pull-loop "
+                 "engine).",
+                 m.pull_posting_seconds);
 }
 
 void add_handover_ends(const AgentMetrics& m, MetricPage& page) {

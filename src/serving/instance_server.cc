@@ -41,6 +41,10 @@ std::string_view role_name(Role role) {
   return "kv_both";
 }
 
+std::string_view mode_name(Mode mode) {
+  return mode == Mode::kPush ? "push" : "pull";
+}
+
 std::string_view security_name(const Security& security) {
   if (!security.certificate_file.empty()) return "tls";
   return security.psk_file.empty() ? "none" : "psk";
@@ -232,7 +236,7 @@ class InstanceServerImpl : public InstanceServer {
       info.engine_id = agent->id().engine_id;
       info.incarnation = agent->id().incarnation;
       info.role = role_name(options.agent->role);
-      info.mode = options.agent->mode == Mode::kPush ? "push" : "pull";
+      info.mode = mode_name(options.agent->mode);
       info.handover_host = agent->control_address().host;
       info.handover_port = agent->control_address().port;
       info.fabric = options.agent->fabric;
@@ -240,6 +244,7 @@ class InstanceServerImpl : public InstanceServer {
       info.security = security_name(options.agent->security);
       info.allowed_peers = options.agent->security.allowed_peers;
       info.insecure = options.agent->security.insecure;
+      info.lease_ms = static_cast<std::uint64_t>(options.agent->lease.count());
       info.protocol.oldest = wire::kVersionMin;
       info.protocol.newest =
           options.agent->protocol_max == 0 ? wire::kVersion : options.agent->protocol_max;
@@ -257,6 +262,7 @@ class InstanceServerImpl : public InstanceServer {
     info.kv_load_failure_policy = recompute ? "recompute" : "fail";
     info.block_size = options.block_size;
     info.max_model_len = options.max_model_len;
+    info.max_num_seqs = options.max_num_seqs;
     describe_load(info);
     return info;
   }
@@ -347,6 +353,18 @@ class InstanceServerImpl : public InstanceServer {
                   "max_tokens");
   }
 
+  // Whoever made the request may have been told by an instance of the other kind.
+  ApiResult<void> check_mode(const KvTransferParams& kv) const {
+    const std::string_view own = mode_name(engine().options().agent->mode);
+    if (kv.transfer_mode.empty() || kv.transfer_mode == own) return {};
+    return refuse(400,
+                  fmt::format("kv_transfer_params.transfer_mode is {}, and the mode of this "
+                              "instance is {}: push goes with push and pull with pull, by the same "
+                              "kind of kv_connector on both",
+                              kv.transfer_mode, own),
+                  "kv_transfer_params.transfer_mode");
+  }
+
   ApiResult<void> set_transfer(const CompletionRequest& request, engine::Request& run,
                                AnswerContext& context) {
     if (!request.kv) return {};
@@ -361,6 +379,7 @@ class InstanceServerImpl : public InstanceServer {
           "--kv-transfer-config",
           "kv_transfer_params");
     }
+    if (ApiResult<void> fits = check_mode(kv); !fits) return fits;
     context.log = &log_;
     if (kv.do_remote_decode) {
       const TransferId transfer = kv.transfer_id.value_or(TransferId::random());
@@ -372,8 +391,8 @@ class InstanceServerImpl : public InstanceServer {
     } else {
       context.transfer = *kv.transfer_id;
       context.peer = kv.peer.engine_id;
-      run.remote_prefill =
-          engine::RemotePrefill{*kv.transfer_id, kv.binding, kv.peer, kv.first_token};
+      run.remote_prefill = engine::RemotePrefill{*kv.transfer_id, kv.binding, kv.peer,
+                                                 kv.first_token,  kv.source,  kv.announced_token};
       run.transfer_timeout = kv.transfer_timeout;
       context.remote_prefill = true;
     }

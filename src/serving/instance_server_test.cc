@@ -250,6 +250,58 @@ TEST_F(InstanceServerTest, PlainPrefillAnswersWithWhereDFindsIt) {
   engine_.say(0, last_output(engine::FinishReason::kHandedOver));
 }
 
+TEST_F(InstanceServerTest, PulledPrefillAnnouncesItsBlocksInEitherForm) {
+  engine_.set_mode(Mode::kPull);
+  attach();
+  EXPECT_THAT(get(server_->port(), "/baton/instance").body, HasSubstr(R"("mode":"pull")"));
+  for (const bool stream : {true, false}) {
+    const std::size_t i = stream ? 0 : 1;
+    const auto browser = ask(std::string(R"({"prompt": "abc", "stream": )") +
+                             (stream ? "true, " : "false, ") + kv("do_remote_decode") + "}");
+    engine::Output prefilled = text_output("x", {42});
+    prefilled.prefilled = true;
+    prefilled.source = SourceBlocks{{0, 3}, {{7, 2}}};
+    engine_.say(i, std::move(prefilled));
+    EXPECT_TRUE(browser->sees(R"("remote_block_ids":[[7,2]])"));
+    for (const char* part :
+         {R"("transfer_mode":"pull")", R"("remote_tokens":3)", R"("remote_engine_id":"engine-1")",
+          R"("remote_port":5600)", R"("remote_incarnation":"0000000000000abc")"}) {
+      EXPECT_THAT(browser->body(), HasSubstr(part));
+    }
+    engine_.say(i, last_output(engine::FinishReason::kHandedOver));
+    EXPECT_TRUE(browser->ends());
+  }
+}
+
+TEST_F(InstanceServerTest, AnAnnouncementReachesTheEngine) {
+  engine_.set_mode(Mode::kPull);
+  attach();
+  std::string params = kv("do_remote_prefill");
+  params.pop_back();
+  const auto browser = ask(R"({"prompt": "abc", )" + params + R"(, "transfer_mode": "pull",
+      "remote_block_ids": [[7, 2]], "remote_tokens": 3, "remote_first_token": 42}})");
+  const auto remote = engine_.request(0).remote_prefill;
+  ASSERT_TRUE(remote.has_value());
+  ASSERT_TRUE(remote->source.has_value());
+  EXPECT_EQ(remote->source->range, TokenRange({0, 3}));
+  EXPECT_THAT(remote->source->block_ids, ElementsAre(ElementsAre(7U, 2U)));
+  EXPECT_EQ(remote->announced_token, 42);
+  engine_.say(0, last_output(engine::FinishReason::kStop));
+  EXPECT_TRUE(browser->ends());
+}
+
+TEST_F(InstanceServerTest, ParametersOfTheOtherModeAreRefusedWithBoth) {
+  attach();
+  std::string params = kv("do_remote_prefill");
+  params.pop_back();
+  const auto browser = ask(R"({"prompt": "abc", )" + params + R"(, "transfer_mode": "pull"}})");
+  EXPECT_TRUE(browser->ends());
+  EXPECT_EQ(browser->status(), 400);
+  EXPECT_THAT(browser->body(), HasSubstr("transfer_mode is pull, and the mode of this instance is "
+                                         "push"));
+  EXPECT_EQ(engine_.submitted(), 0U);
+}
+
 TEST_F(InstanceServerTest, TheDebugHeaderAsksForTheRecord) {
   attach();
   const auto browser = ask(R"({"prompt": "a"})", "/v1/completions", {{"X-Baton-Debug", "1"}});

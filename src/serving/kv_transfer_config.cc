@@ -64,18 +64,17 @@ void read_connector(const Json& object, KvTransferConfig& out, Problems& problem
   const bool given = find(object, "kv_connector") != nullptr;
   const std::optional<std::string> name = text_of(object, "kv_connector", problems);
   constexpr std::string_view kKnown =
-      "BatonConnector and NixlPushConnector (push), BatonPullConnector and NixlConnector (pull)";
+      "BatonConnector, BatonPushConnector and NixlPushConnector (push), BatonPullConnector and "
+      "NixlConnector (pull)";
   if (!given) {
     problems.push_back(fmt::format("kv_connector is missing; known are {}", kKnown));
   } else if (!name) {
     return;
-  } else if (*name == "BatonConnector" || *name == "NixlPushConnector") {
+  } else if (*name == "BatonConnector" || *name == "BatonPushConnector" ||
+             *name == "NixlPushConnector") {
     out.mode = Mode::kPush;
   } else if (*name == "BatonPullConnector" || *name == "NixlConnector") {
-    problems.push_back(
-        fmt::format("kv_connector {} asks for pull mode, which is not in this release: use "
-                    "BatonConnector or NixlPushConnector (push)",
-                    *name));
+    out.mode = Mode::kPull;
   } else {
     problems.push_back(fmt::format("kv_connector {} is unknown; known are {}", *name, kKnown));
   }

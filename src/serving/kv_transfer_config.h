@@ -25,8 +25,7 @@ struct KvTransferConfig {
 };
 
 // Every fault at once, one a line, each naming the key, its value and what is known. Unknown keys
-// are faults; what this release cannot do (pull, CUDA buffers) is one with its
-// reason.
+// are faults; what this release cannot do (CUDA buffers) is one with its reason.
 Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json);
 
 }  // namespace baton::serving

@@ -50,6 +50,19 @@ bool is_role_chunk(const Json& event) {
          find(choices->front(), "finish_reason") == nullptr;
 }
 
+// Of P's kv_transfer_params. Nothing where it announces no blocks.
+std::optional<Announcement> announcement_in(const Json& event,
+                                            const std::optional<TokenId>& first_token) {
+  const Json* params = find(event, "kv_transfer_params");
+  const Json* ids = params == nullptr ? nullptr : find(*params, "remote_block_ids");
+  if (ids == nullptr || !ids->is_array() || ids->empty()) return {};
+  Announcement out;
+  out.block_ids = to_text(*ids);
+  out.tokens = uint_or(*params, "remote_tokens", 0);
+  out.first_token = first_token;
+  return out;
+}
+
 // Takes the member out of the object; "" if it is not there.
 std::string take_baton(Json& object) {
   const auto it = object.find("baton");
@@ -57,6 +70,17 @@ std::string take_baton(Json& object) {
   std::string text = to_text(*it);
   object.erase("baton");
   return text;
+}
+
+// An object's text with one more member.
+std::string with_member(std::string body, std::string_view name, std::string_view json) {
+  while (!body.empty() && body.back() != '}') body.pop_back();
+  if (body.empty()) return body;
+  body.pop_back();
+  const std::size_t last = body.find_last_not_of(" \t\r\n");
+  const bool is_first = last != std::string::npos && body[last] == '{';
+  body += fmt::format("{}\"{}\":{}}}", is_first ? "" : ",", name, json);
+  return body;
 }
 
 }  // namespace
@@ -69,7 +93,7 @@ Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& p
     body["seed"] = plan.seed >> 1;  // 63 bits: every reader of JSON integers takes them
   }
   LegBodies bodies;
-  body["kv_transfer_params"] = decode_params(plan);
+  body.erase("kv_transfer_params");
   bodies.decode = to_text(body);
   Json prefill_params = common_params(plan);
   prefill_params["do_remote_decode"] = true;
@@ -79,6 +103,18 @@ Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& p
   body.erase("stream_options");
   bodies.prefill = to_text(body);
   return bodies;
+}
+
+std::string decode_body(std::string body, const LegPlan& plan,
+                        const std::optional<Announcement>& announced) {
+  Json params = decode_params(plan);
+  if (!announced) return with_member(std::move(body), "kv_transfer_params", to_text(params));
+  params["transfer_mode"] = "pull";
+  params["remote_tokens"] = announced->tokens;
+  if (announced->first_token) params["remote_first_token"] = *announced->first_token;
+  // The list is long, and text already.
+  std::string text = with_member(to_text(params), "remote_block_ids", announced->block_ids);
+  return with_member(std::move(body), "kv_transfer_params", text);
 }
 
 PrefillEvent read_prefill_event(std::string_view data) {
@@ -101,6 +137,7 @@ PrefillEvent read_prefill_event(std::string_view data) {
       out.first_token = id->get<TokenId>();
       out.first_text = text_or(*token, "text", "");
     }
+    out.announced = announcement_in(*parsed, out.first_token);
   } else if (object == "baton.handover") {
     out.kind = PrefillEvent::Kind::kHandover;
     out.outcome = text_or(*parsed, "outcome", "");
@@ -170,13 +207,7 @@ std::string record_chunk_body(const AnswerHead& head, std::string_view baton) {
 }
 
 std::string with_record(std::string body, std::string_view baton) {
-  while (!body.empty() && body.back() != '}') body.pop_back();
-  if (body.empty()) return body;
-  body.pop_back();
-  const std::size_t last = body.find_last_not_of(" \t\r\n");
-  const bool is_first = last != std::string::npos && body[last] == '{';
-  body += fmt::format("{}\"baton\":{}}}", is_first ? "" : ",", baton);
-  return body;
+  return with_member(std::move(body), "baton", baton);
 }
 
 }  // namespace baton::serving

@@ -29,12 +29,23 @@ struct LegPlan {
 
 struct LegBodies {
   std::string prefill;  // always streamed: closing its connection cancels the transfer
-  std::string decode;   // streamed as the client asked
+  std::string decode;   // streamed as the client asked; decode_body() completes it
 };
 
-// The client's body with the legs' kv_transfer_params in place of whatever it sent there. Every
+// The client's body without the kv_transfer_params that it sent, and P's in their place. Every
 // other field, known or not, goes to both. `client_body` passed parse_completion_request().
 Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& plan);
+
+// Pull: what P announced of its finished blocks, for D. Its server checks it.
+struct Announcement {
+  std::string block_ids;  // JSON, by cache group
+  std::uint64_t tokens = 0;
+  std::optional<TokenId> first_token;
+};
+
+// D's body with its kv_transfer_params; `announced` in pull.
+std::string decode_body(std::string body, const LegPlan& plan,
+                        const std::optional<Announcement>& announced);
 
 // One event of P's stream.
 struct PrefillEvent {
@@ -42,9 +53,10 @@ struct PrefillEvent {
   Kind kind = Kind::kOther;
   std::optional<TokenId> first_token;  // kPrefilled
   std::string first_text;
-  std::string outcome, cause, text;  // kHandover
-  std::string record;                // kHandover: JSON object or ""
-  ApiError error;                    // kError
+  std::optional<Announcement> announced;  // kPrefilled of a P that is pulled from
+  std::string outcome, cause, text;       // kHandover
+  std::string record;                     // kHandover: JSON object or ""
+  ApiError error;                         // kError
 };
 PrefillEvent read_prefill_event(std::string_view data);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -89,9 +90,9 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     {
       const std::lock_guard lock(mutex_);
       // An instance may have fallen silent since it was picked: then the request is over already.
-      if (legs_.finished()) return;
+      if (legs_.finished()) return give_back_places();
       // D first: its registration may then wait at P, and never P's blocks for it.
-      send(Leg::kDecode);
+      if (!context_.pull) start_decode();
       send(Leg::kPrefill);
     }
     const std::weak_ptr<RelayImpl> self = weak_from_this();
@@ -119,7 +120,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   void on_silent(std::size_t index, const std::string& reason) override {
     step([&](Actions& actions) {
       const Loss loss = {504, "instance_silent", reason};
-      if (index == context_.decode.index) {
+      if (decode_chosen() && index == context_.decode.index) {
         fail(Leg::kDecode, loss, actions);
         cancel_call(decode_);
       }
@@ -140,7 +141,30 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
   bool is_over() const override {
     const std::lock_guard lock(mutex_);
-    return finished_ && prefill_.over && decode_.over;
+    return finished_ && prefill_.over && (decode_.over || !decode_started_);
+  }
+
+  std::optional<Waiting> waiting() const override {
+    const std::lock_guard lock(mutex_);
+    if (!waiting_ || legs_.finished()) return {};
+    return Waiting{context_.priority, started_at_};
+  }
+
+  void place(Time at) override {
+    step([&](Actions& actions) {
+      if (!waiting_ || legs_.finished()) return;
+      ApiResult<std::optional<UpstreamPool::Picked>> picked = pick_decode(at);
+      if (!picked) {
+        waiting_ = false;
+        return fail(Leg::kDecode, told(picked.error()), actions);
+      }
+      if (!*picked) return;
+      waiting_ = false;
+      context_.decode = std::move(**picked);
+      note_leg(Leg::kDecode);
+      legs_.on_decode_started();
+      start_decode();
+    });
   }
 
  private:
@@ -150,6 +174,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     handover::Legs::Options options;
     options.first_token_from_prefill =
         context.stream && context.plan.first_token == engine::FirstToken::kPrefill;
+    options.decode_after_prefill = context.pull;
     options.deadline = at + context.request_timeout;
     options.idle_timeout = context.idle_timeout;
     return options;
@@ -178,10 +203,43 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     record_.stream = context_.stream;
     record_.binding = context_.plan.binding;
     record_.arrived = ticks(started_at_);
-    for (const Leg leg : {Leg::kPrefill, Leg::kDecode}) {
-      record_of(leg).engine_id = picked(leg).info.engine_id;
-      record_of(leg).url = picked(leg).url;
-    }
+    note_leg(Leg::kPrefill);
+    if (!context_.pull) note_leg(Leg::kDecode);
+  }
+
+  void note_leg(Leg leg) {
+    record_of(leg).engine_id = picked(leg).info.engine_id;
+    record_of(leg).url = picked(leg).url;
+  }
+
+  ApiResult<std::optional<UpstreamPool::Picked>> pick_decode(Time at) {
+    if (at < place_by_) return pool_.pick_free_decode(context_.model);
+    ApiResult<UpstreamPool::Picked> any = pool_.pick(Stage::kDecode, context_.model);
+    if (!any) return tl::unexpected<ApiError>(std::move(any.error()));
+    return std::optional<UpstreamPool::Picked>(std::move(*any));
+  }
+
+  void start_decode() {
+    decode_started_ = true;
+    context_.bodies.decode =
+        decode_body(std::move(context_.bodies.decode), context_.plan, announced_);
+    announced_.reset();
+    send(Leg::kDecode);
+  }
+
+  bool decode_chosen() const { return !context_.pull || decode_started_; }
+
+  // Nothing was sent.
+  void give_back_places() {
+    prefill_.over = decode_.over = true;
+    pool_.release(context_.prefill.index);
+    if (!context_.pull) pool_.release(context_.decode.index);
+  }
+
+  // The leg's place is free for another request.
+  void release(Leg leg) {
+    pool_.release(picked(leg).index);
+    if (context_.pull && leg == Leg::kDecode) context_.wake();
   }
 
   void send(Leg leg) {
@@ -210,11 +268,11 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     };
     callbacks.on_end = [self, leg] {
       self->step([&](Actions& actions) { self->on_call_end(leg, actions); });
-      self->pool_.release(self->picked(leg).index);
+      self->release(leg);
     };
     callbacks.on_error = [self, leg](const http::CallError& error) {
       self->step([&](Actions& actions) { self->on_call_error(leg, error, actions); });
-      self->pool_.release(self->picked(leg).index);
+      self->release(leg);
     };
     call(leg).handle = client_.send(std::move(request), std::move(callbacks));
   }
@@ -244,13 +302,13 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     const bool streamed = from.status == 200 && (leg == Leg::kPrefill || context_.stream);
     if (!streamed) {
       if (from.body.size() + bytes.size() > kBodyMax) {
-        return lose(leg, {502, "instance_error", "its answer is too long"}, actions);
+        return give_up(leg, {502, "instance_error", "its answer is too long"}, actions);
       }
       from.body += bytes;
       return;
     }
     Result<std::vector<http::SseEvent>> events = from.events.push(bytes);
-    if (!events) return lose(leg, {502, "instance_error", events.error().message}, actions);
+    if (!events) return give_up(leg, {502, "instance_error", events.error().message}, actions);
     for (const http::SseEvent& event : *events) {
       if (from.failed || from.complete) return;
       if (leg == Leg::kPrefill) {
@@ -268,6 +326,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
       case PrefillEvent::Kind::kHandover:
         prefill_record_ = std::move(event.record);
         handover_outcome_ = event.outcome;
+        if (event.outcome != "done" && !decode_chosen()) return ended_alone(event, actions);
         if (event.outcome != "done") {
           log_failure(log::Level::kWarning, event.cause, event.text, "decode_decides");
         }
@@ -285,9 +344,29 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     }
   }
 
+  // Pull: P's blocks are gone before anybody was chosen to read them.
+  void ended_alone(const PrefillEvent& event, Actions& actions) {
+    const bool late = event.cause == "lease_expired" || event.cause == "deadline";
+    const std::string cause = event.cause.empty() ? "instance_error" : event.cause;
+    fail(Leg::kPrefill, {late ? 504 : 502, cause, event.text.empty() ? cause : event.text},
+         actions);
+  }
+
   void on_prefilled(const PrefillEvent& event, Actions& actions) {
-    prefilled_ = true;
+    if (std::exchange(prefilled_, true)) return;
     record_.prefill.first_token = ticks(now());
+    forward_first_token(event, actions);
+    if (!context_.pull) return;
+    if (!event.announced) {
+      return give_up(Leg::kPrefill,
+                     {502, "instance_error", "its announcement names no blocks (remote_block_ids)"},
+                     actions);
+    }
+    announced_ = event.announced;
+    legs_.on_prefilled(now(), actions);
+  }
+
+  void forward_first_token(const PrefillEvent& event, Actions& actions) {
     if (!context_.stream || !event.first_token) return;
     Choice choice;
     choice.text = event.first_text;
@@ -374,6 +453,12 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     return {error.status, "", error.message};
   }
 
+  // What it says is of no use, and it may go on.
+  void give_up(Leg leg, const Loss& loss, Actions& actions) {
+    lose(leg, loss, actions);
+    cancel_call(call(leg));
+  }
+
   void lose(Leg leg, const Loss& loss, Actions& actions) {
     if (leg == Leg::kDecode) return fail(leg, loss, actions);
     prefill_lost(loss, actions);
@@ -382,12 +467,13 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   // P's leg broke. A refusal by P, or an end before its prompt was computed, ends the request,
   // unless D is set to compute what it did not get. Once P had pinned its blocks the outcome is D's
   // to tell: it may hold everything already, and it learns of P's end by itself. A D that still
-  // queues, and so says nothing, is not waited for long.
+  // queues, and so says nothing, is not waited for long. Before D is chosen (pull) it is the end.
   void prefill_lost(const Loss& loss, Actions& actions) {
     if (prefill_.failed || prefill_.complete || verdict_until_ != kNever) return;
     const bool recompute = context_.decode.info.kv_load_failure_policy == "recompute";
     const bool refused = prefill_.status != 0 && prefill_.status != 200;
-    if (refused || !(prefilled_ || recompute)) return fail(Leg::kPrefill, loss, actions);
+    if (refused || !decode_chosen() || !(prefilled_ || recompute))
+      return fail(Leg::kPrefill, loss, actions);
     log_failure(log::Level::kWarning, loss.cause.empty() ? leg_error_.cause : loss.cause,
                 "the prefill leg ended early: " + loss.reason, "decode_decides");
     if (!recompute && !after_first_ && handover_outcome_ != "done") {
@@ -431,6 +517,10 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
         return;
       case LegAction::Kind::kCancelLeg:
         return cancel_leg(action.leg);
+      case LegAction::Kind::kPlaceDecode:
+        waiting_ = true;
+        place_by_ = now() + context_.place_within;
+        return context_.wake();
       case LegAction::Kind::kErrorResponse:
         return answer_error(action);
       case LegAction::Kind::kErrorEvent:
@@ -493,9 +583,11 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     if (error.cause.empty()) error.cause = refusal ? "refused" : "instance_error";
     if (refusal && !error.message.empty()) return error;
     error.param.clear();
-    error.message = fmt::format("{} (transfer {}, prefill {} at {}, decode {} at {})",
-                                action.reason, error.transfer_id, error.prefill,
-                                context_.prefill.url, error.decode, context_.decode.url);
+    const std::string decode =
+        decode_chosen() ? fmt::format("decode {} at {}", error.decode, context_.decode.url)
+                        : "no decode instance chosen yet";
+    error.message = fmt::format("{} (transfer {}, prefill {} at {}, {})", action.reason,
+                                error.transfer_id, error.prefill, context_.prefill.url, decode);
     return error;
   }
 
@@ -598,7 +690,11 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   std::string decode_record_;
   ApiError leg_error_;  // of the leg that failed last
   RouteRecord record_;
-  bool prefilled_ = false;    // P has pinned its blocks
+  std::optional<Announcement> announced_;  // pull, until D's leg starts
+  bool prefilled_ = false;                 // P has pinned its blocks
+  bool decode_started_ = false;
+  bool waiting_ = false;  // for a decode instance
+  Time place_by_ = kNever;
   bool after_first_ = false;  // D's first token came
   bool first_forwarded_ = false;
   bool stream_open_ = false;

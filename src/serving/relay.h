@@ -1,13 +1,15 @@
-// One routed request: both legs started at once, P's first token and D's stream merged into the
-// client's answer. Drives handover::Legs over the HTTP client; the decisions are there, the bytes
-// here.
+// One routed request: both legs started at once (push), or D's once P has announced its blocks
+// (pull); P's first token and D's stream merged into the client's answer. Drives handover::Legs
+// over the HTTP client; the decisions are there, the bytes here.
 //
 // Threads: any. A lock a request; nothing is called back while it is held, except the writer, which
 // never waits.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -35,7 +37,15 @@ struct RelayContext {
   TraceContext trace;  // the router's span
   Time arrived{};
   UpstreamPool::Picked prefill;
-  UpstreamPool::Picked decode;
+  UpstreamPool::Picked decode;  // push; pull: chosen later
+  // Pull.
+  bool pull = false;
+  std::string model;          // as the client named it
+  std::int64_t priority = 0;  // among those that wait for a decode instance: lower goes first
+  // How long the request may wait for a free one, holding P's blocks. Then it is placed in any
+  // case: nobody but a decode instance renews P's lease.
+  Duration place_within{};
+  std::function<void()> wake;  // something may be placed now
   Duration connect_timeout{};
   Duration request_timeout{};  // to the first token of a stream, or to the whole of a plain answer
   Duration idle_timeout{};     // the longest silence of a stream afterwards
@@ -49,7 +59,16 @@ class Relay {
                                      RouterMetrics& metrics, TransferLog& log);
   virtual ~Relay() = default;
 
+  // Pull: P's blocks are announced, and no decode instance is chosen yet.
+  struct Waiting {
+    std::int64_t priority = 0;
+    Time arrived{};
+  };
+
   virtual void start() = 0;  // once
+  virtual std::optional<Waiting> waiting() const = 0;
+  // Starts D's leg where a decode instance has a free slot, or where the time to wait is over.
+  virtual void place(Time now) = 0;
   virtual void on_time(Time now) = 0;
   // The instance fell silent: its legs of this request fail.
   virtual void on_silent(std::size_t index, const std::string& reason) = 0;

@@ -50,6 +50,14 @@ Result<RouterOptions> router_options(const RouteOptions& options) {
     problems.push_back(
         fmt::format("--first-token must be prefill or decode, and is {}", options.first_token));
   }
+  if (options.mode == "push") {
+    out.upstreams.mode = RouteMode::kPush;
+  } else if (options.mode == "pull") {
+    out.upstreams.mode = RouteMode::kPull;
+  } else if (options.mode != "auto") {
+    problems.push_back(fmt::format("--mode must be push, pull or auto, and is {}", options.mode));
+  }
+  out.upstreams.decode_slots = options.decode_slots;
   out.upstreams.prefill = options.prefill;
   out.upstreams.decode = options.decode;
   out.request_timeout = checked_seconds("--request-timeout", options.request_timeout, problems);

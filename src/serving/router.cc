@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -109,6 +110,7 @@ class RouterImpl : public Router {
       const std::vector<std::shared_ptr<Relay>> running = relays();
       const Time at = now();
       pool_.tick(at);
+      place_waiting(running, at);
       std::vector<std::shared_ptr<Relay>> over;
       for (const auto& relay : running) {
         relay->on_time(at);
@@ -121,6 +123,22 @@ class RouterImpl : public Router {
       if (closing_) return;
       must_look_ = false;
     }
+  }
+
+  // Pull: the free slots of decode instances go to the lowest priority value, then to whoever came
+  // first.
+  void place_waiting(const std::vector<std::shared_ptr<Relay>>& running, Time at) {
+    std::vector<std::pair<Relay::Waiting, Relay*>> waiting;
+    for (const auto& relay : running) {
+      if (const auto wants = relay->waiting()) waiting.emplace_back(*wants, relay.get());
+    }
+    std::sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.first.priority, a.first.arrived) <
+             std::tie(b.first.priority, b.first.arrived);
+    });
+    for (const auto& [wants, relay] : waiting) relay->place(at);
+    metrics_.waiting_for_decode.set(std::count_if(
+        waiting.begin(), waiting.end(), [](const auto& w) { return w.second->waiting(); }));
   }
 
   // Runs on the server's thread.
@@ -190,17 +208,38 @@ class RouterImpl : public Router {
     if (!parsed) return tl::unexpected<ApiError>(parsed.error());
     ApiResult<UpstreamPool::Picked> prefill = pool_.pick(Stage::kPrefill, parsed->model);
     if (!prefill) return tl::unexpected<ApiError>(prefill.error());
-    ApiResult<UpstreamPool::Picked> decode = pool_.pick(Stage::kDecode, parsed->model);
+    const bool pull = prefill->info.mode == "pull";
+    ApiResult<UpstreamPool::Picked> decode = first_choice(pull, parsed->model);
     if (!decode) {
       pool_.release(prefill->index);
       return tl::unexpected<ApiError>(decode.error());
     }
     RelayContext context = context_for(*parsed, request, arrived, *prefill, *decode);
+    if (pull) set_pull(*parsed, context);
     Result<LegBodies> bodies = make_leg_bodies(request.body, context.plan);
     BATON_CHECK(bodies.has_value(), "a body that was parsed cannot be parsed again");
     context.bodies = std::move(*bodies);
     run(std::move(context), writer);
     return {};
+  }
+
+  // Push: D's place is taken now. Pull: D is chosen once P has its blocks; that there is one to
+  // choose is seen before P computes for nothing.
+  ApiResult<UpstreamPool::Picked> first_choice(bool pull, const std::string& model) {
+    if (!pull) return pool_.pick(Stage::kDecode, model);
+    const ApiResult<void> any = pool_.check(Stage::kDecode, model);
+    if (!any) return tl::unexpected<ApiError>(any.error());
+    return UpstreamPool::Picked{};
+  }
+
+  void set_pull(const CompletionRequest& parsed, RelayContext& context) {
+    context.pull = true;
+    context.model = parsed.model;
+    context.priority = parsed.priority;
+    constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;  // whatever an instance says
+    context.place_within =
+        std::chrono::milliseconds(std::min(context.prefill.info.lease_ms, kDayMs) / 2);
+    context.wake = [this] { wake_timer(); };
   }
 
   RelayContext context_for(const CompletionRequest& parsed, const http::Request& request, Time at,
@@ -222,9 +261,9 @@ class RouterImpl : public Router {
         named ? request_name(request.headers) : context.plan.transfer.to_string();
     context.head.endpoint = parsed.endpoint;
     context.head.id = answer_id(parsed.endpoint, name);
-    context.head.model = !parsed.model.empty() || decode.info.models.empty()
-                             ? parsed.model
-                             : decode.info.models.front();
+    const std::vector<std::string>& models =
+        decode.url.empty() ? prefill.info.models : decode.info.models;
+    context.head.model = !parsed.model.empty() || models.empty() ? parsed.model : models.front();
     context.head.created = unix_seconds();
     context.stream = parsed.stream;
     context.show_token_ids = parsed.return_token_ids;

@@ -1,5 +1,6 @@
 // The router: OpenAI's endpoints over n prefill and m decode instances. For each request it picks
-// the least loaded of either, makes a transfer id and starts both legs at once.
+// the least loaded of either, makes a transfer id and starts both legs at once (push); or it starts
+// P's, and picks D once P has announced its finished blocks (pull).
 #pragma once
 
 #include <cstdint>

@@ -31,6 +31,9 @@ std::string router_metrics_text(const RouterMetrics& metrics,
                of(metrics.legs_cancelled));
   page.gauge("baton_router_requests_running", "Requests under way.",
              static_cast<double>(metrics.running.value()));
+  page.gauge("baton_router_requests_waiting_for_decode",
+             "Pull: requests whose blocks wait at prefill until a decode instance has a free slot.",
+             static_cast<double>(metrics.waiting_for_decode.value()));
   page.histogram("baton_router_time_to_first_token_seconds",
                  "From a streamed request's arrival to its first token on the way to the client.",
                  metrics.time_to_first_token_seconds);

@@ -23,6 +23,7 @@ struct RouterMetrics {
   Counter first_from_decode;
   Counter legs_cancelled;
   Gauge running;
+  Gauge waiting_for_decode;  // pull: P is done, no decode instance has a free slot
   Histogram time_to_first_token_seconds{kRouterSeconds};
   Histogram e2e_request_latency_seconds{kRouterSeconds};
 };

@@ -130,6 +130,22 @@ AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& 
   return agent;
 }
 
+// Of pull mode alone: elsewhere it would do nothing.
+void check_pull_loop(const ServeOptions& options, engine::EngineOptions& out, Problems& problems) {
+  if (options.pull_loop.empty()) return;
+  if (options.pull_loop != "engine" && options.pull_loop != "threaded") {
+    problems.push_back(
+        fmt::format("--pull-loop must be engine or threaded, and is {}", options.pull_loop));
+  } else if (!out.agent || out.agent->mode != Mode::kPull) {
+    problems.push_back(
+        fmt::format("--pull-loop {} is about pull, which needs kv_connector BatonPullConnector or "
+                    "NixlConnector",
+                    options.pull_loop));
+  }
+  out.pull_loop =
+      options.pull_loop == "engine" ? engine::PullLoop::kEngine : engine::PullLoop::kThreaded;
+}
+
 int thread_count(const ServeOptions& options) {
   if (options.threads > 0) return static_cast<int>(options.threads);
   return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -244,6 +260,7 @@ Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
       out.agent = agent_options(options, *config, problems);
     }
   }
+  check_pull_loop(options, out, problems);
   if (problems.empty()) return out;
   return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));
 }

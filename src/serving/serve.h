@@ -24,6 +24,7 @@ struct ServeOptions {
   std::uint32_t max_num_batched_tokens = 0;
   std::uint32_t tensor_parallel_size = 1;
   std::string kv_transfer_config;
+  std::string pull_loop;  // "": not given
   bool no_prefix_caching = false;
   std::uint32_t threads = 0;  // 0: one a core
   std::uint64_t kv_cache_bytes = 0;

@@ -13,9 +13,11 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr char kPublished[] = R"({"kv_connector":"NixlConnector","kv_buffer_device":"cuda",
-  "kv_role":"kv_producer","engine_id":"prefill-engine-001","kv_rank":0,
-  "kv_parallel_size":2,"kv_connector_extra_config":{"backends":["GDS"]}})";
+std::string published(const std::string& connector, const std::string& device = "cuda") {
+  return R"({"kv_connector":")" + connector + R"(","kv_buffer_device":")" + device +
+         R"(","kv_role":"kv_producer","engine_id":"prefill-engine-001","kv_rank":0,
+  "kv_parallel_size":2,"kv_connector_extra_config":{"backends":["LIBFABRIC"]}})";
+}
 
 TEST(KvTransferConfig, TakesVllmsKeys) {
   const auto config = parse_kv_transfer_config(R"({"kv_connector": "NixlPushConnector",
@@ -41,8 +43,6 @@ TEST(KvTransferConfig, NamesEveryFault) {
       {R"({"kv_connector": "BatonConnector"})", "kv_role is missing; known are kv_producer"},
       {R"({"kv_connector": 5, "kv_role": "kv_both"})", "kv_connector must be a text, and is 5"},
       {R"({"kv_connector": "X", "kv_role": "kv_both"})", "kv_connector X is unknown"},
-      {R"({"kv_connector": "NixlConnector", "kv_role": "kv_both"})", "pull mode, which is not in"},
-      {R"({"kv_connector": "BatonPullConnector", "kv_role": "kv_both"})", "BatonPullConnector"},
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_king"})", "kv_role kv_king is unknown"},
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both", "kv_roll": 1})",
        "unknown key \"kv_roll\"; known are kv_connector"},
@@ -74,20 +74,52 @@ TEST(KvTransferConfig, NamesEveryFault) {
   }
 }
 
-TEST(ServeOptions, ThePublishedCommandLineIsRefusedWithEveryReasonAtOnce) {
-  ServeOptions options;
-  options.model = "Qwen/Qwen3-32B";
-  options.dtype = "bfloat16";
-  options.tensor_parallel_size = 8;
-  options.max_model_len = 32768;
-  options.max_num_seqs = 8;
-  options.kv_transfer_config = kPublished;
-  const auto engine = engine_options(options);
-  ASSERT_FALSE(engine.has_value());
-  for (const char* words : {"--tensor-parallel-size 8", "kv_buffer_device cuda",
-                            "kv_connector NixlConnector asks for pull", "backends \"GDS\""}) {
-    EXPECT_THAT(engine.error().message, HasSubstr(words));
+TEST(KvTransferConfig, TheConnectorSaysTheMode) {
+  for (const auto& [connector, mode] : {std::pair{"BatonConnector", Mode::kPush},
+                                        {"BatonPushConnector", Mode::kPush},
+                                        {"NixlPushConnector", Mode::kPush},
+                                        {"BatonPullConnector", Mode::kPull},
+                                        {"NixlConnector", Mode::kPull}}) {
+    const auto config = parse_kv_transfer_config(published(connector, "cpu"));
+    ASSERT_TRUE(config.has_value()) << config.error().message;
+    EXPECT_EQ(config->mode, mode) << connector;
+    EXPECT_EQ(config->fabric, "libfabric");
   }
+}
+
+TEST(ServeOptions, ThePublishedCommandLinesAreRefusedWithEveryReasonAtOnce) {
+  for (const char* connector : {"NixlConnector", "NixlPushConnector"}) {
+    ServeOptions options;
+    options.model = "Qwen/Qwen3-32B";
+    options.dtype = "bfloat16";
+    options.tensor_parallel_size = 8;
+    options.max_model_len = 32768;
+    options.max_num_seqs = 8;
+    options.kv_transfer_config = published(connector);
+    const auto engine = engine_options(options);
+    ASSERT_FALSE(engine.has_value());
+    for (const char* words : {"--tensor-parallel-size 8", "kv_buffer_device cuda"}) {
+      EXPECT_THAT(engine.error().message, HasSubstr(words));
+    }
+    EXPECT_THAT(engine.error().message, testing::Not(HasSubstr("kv_connector")));
+  }
+}
+
+TEST(ServeOptions, ThePullLoopIsOfPullAlone) {
+  ServeOptions options;
+  options.kv_transfer_config = published("NixlConnector", "cpu");
+  EXPECT_EQ(engine_options(options)->pull_loop, engine::PullLoop::kThreaded);
+  options.pull_loop = "engine";
+  const auto engine = engine_options(options);
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  EXPECT_EQ(engine->pull_loop, engine::PullLoop::kEngine);
+  EXPECT_EQ(engine->agent->mode, Mode::kPull);
+  options.pull_loop = "steps";
+  EXPECT_THAT(engine_options(options).error().message,
+              HasSubstr("--pull-loop must be engine or threaded, and is steps"));
+  options.pull_loop = "engine";
+  options.kv_transfer_config = published("NixlPushConnector", "cpu");
+  EXPECT_THAT(engine_options(options).error().message, HasSubstr("--pull-loop engine is about"));
 }
 
 TEST(ServeOptions, BecomeAnEngine) {

@@ -81,6 +81,7 @@ class Supervisor {
 
   std::vector<std::string> instance_arguments(const std::string& role, std::uint16_t port) const {
     const std::string engine = role == "kv_producer" ? "prefill" : "decode";
+    const std::string connector = options_.mode == "pull" ? "BatonPullConnector" : "BatonConnector";
     std::vector<std::string> arguments = {
         "serve",
         options_.model,
@@ -91,9 +92,9 @@ class Supervisor {
         "--drain-timeout",
         fmt::format("{}", options_.drain_timeout),
         "--kv-transfer-config",
-        fmt::format(R"({{"kv_connector":"BatonConnector","kv_role":"{}","engine_id":"{}",)"
+        fmt::format(R"({{"kv_connector":"{}","kv_role":"{}","engine_id":"{}",)"
                     R"("kv_load_failure_policy":"{}"}})",
-                    role, engine, options_.kv_load_failure_policy)};
+                    connector, role, engine, options_.kv_load_failure_policy)};
     // Two instances share this machine's cores.
     const bool threads_given = std::find(options_.serve_flags.begin(), options_.serve_flags.end(),
                                          "--threads") != options_.serve_flags.end();

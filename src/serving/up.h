@@ -16,6 +16,7 @@ struct UpOptions {
   std::uint16_t prefill_port = 8100;
   std::uint16_t decode_port = 8200;
   std::string first_token = "prefill";
+  std::string mode = "push";
   std::string kv_load_failure_policy = "fail";
   std::vector<std::string> model_names;  // of the curl line; empty: the model as typed
   std::vector<std::string> serve_flags;  // for both instances, as typed

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/log.h"
 
@@ -44,11 +45,16 @@ UpstreamPool::UpstreamPool(Options options, http::Client& client, OnSilent on_si
   for (const std::string& url : options_.decode) add(url, Stage::kDecode);
 }
 
-ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::string& model) {
-  const std::lock_guard lock(mutex_);
-  Instance* best = nullptr;
+// With the lock held, as the following.
+ApiResult<std::size_t> UpstreamPool::best(Stage stage, const std::string& model) const {
+  if (const std::string mixed = mixture(); !mixed.empty()) {
+    ApiError error = refuse(503, mixed).value();
+    error.cause = "mode_mismatch";
+    return tl::unexpected<ApiError>(std::move(error));
+  }
+  const Instance* best = nullptr;
   std::vector<std::string> names;
-  for (Instance& instance : instances_) {
+  for (const Instance& instance : instances_) {
     if (instance.stage != stage || !instance.up) continue;
     names.insert(names.end(), instance.info.models.begin(), instance.info.models.end());
     if (!serves(instance.info, model)) continue;
@@ -56,7 +62,8 @@ ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::strin
                         (instance.running == best->running && instance.picked_at < best->picked_at);
     if (better) best = &instance;
   }
-  if (best == nullptr && !names.empty()) {
+  if (best != nullptr) return static_cast<std::size_t>(best - instances_.data());
+  if (!names.empty()) {
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
     return refuse(404,
@@ -64,19 +71,52 @@ ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::strin
                               to_string(stage), fmt::join(names, ", ")),
                   "model");
   }
-  if (best == nullptr) {
-    ApiError error = refuse(503, missing(stage)).value();
-    error.cause = fmt::format("no_{}_instance", to_string(stage));
-    return tl::unexpected<ApiError>(std::move(error));
-  }
-  ++best->running;
-  best->picked_at = ++picks_;
+  ApiError error = refuse(503, missing(stage)).value();
+  error.cause = fmt::format("no_{}_instance", to_string(stage));
+  return tl::unexpected<ApiError>(std::move(error));
+}
+
+UpstreamPool::Picked UpstreamPool::take(std::size_t index) {
+  Instance& instance = instances_[index];
+  ++instance.running;
+  instance.picked_at = ++picks_;
   Picked picked;
-  picked.index = static_cast<std::size_t>(best - instances_.data());
-  picked.url = best->url;
-  picked.info = best->info;
-  picked.handover_host = handover_host(best->url, best->info);
+  picked.index = index;
+  picked.url = instance.url;
+  picked.info = instance.info;
+  picked.handover_host = handover_host(instance.url, instance.info);
   return picked;
+}
+
+std::uint32_t UpstreamPool::slots_of(const Instance& instance) const {
+  if (options_.decode_slots > 0) return options_.decode_slots;
+  constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
+  const std::uint32_t running = instance.info.max_num_seqs;
+  return running == 0 || running > kUnlimited / 2 ? kUnlimited : 2 * running;
+}
+
+ApiResult<UpstreamPool::Picked> UpstreamPool::pick(Stage stage, const std::string& model) {
+  const std::lock_guard lock(mutex_);
+  const ApiResult<std::size_t> found = best(stage, model);
+  if (!found) return tl::unexpected<ApiError>(found.error());
+  return take(*found);
+}
+
+ApiResult<std::optional<UpstreamPool::Picked>> UpstreamPool::pick_free_decode(
+    const std::string& model) {
+  const std::lock_guard lock(mutex_);
+  const ApiResult<std::size_t> found = best(Stage::kDecode, model);
+  if (!found) return tl::unexpected<ApiError>(found.error());
+  const Instance& instance = instances_[*found];
+  if (instance.running >= slots_of(instance)) return std::optional<Picked>();
+  return std::optional<Picked>(take(*found));
+}
+
+ApiResult<void> UpstreamPool::check(Stage stage, const std::string& model) const {
+  const std::lock_guard lock(mutex_);
+  const ApiResult<std::size_t> found = best(stage, model);
+  if (!found) return tl::unexpected<ApiError>(found.error());
+  return {};
 }
 
 void UpstreamPool::release(std::size_t index) {
@@ -256,9 +296,32 @@ std::string UpstreamPool::unfit(const Instance& instance) const {
     return fmt::format("its kv_role is '{}', which cannot {} for others", info.role,
                        to_string(instance.stage));
   }
-  if (info.mode != "push")
-    return fmt::format("its mode is '{}', and only push is routed", info.mode);
-  return "";
+  if (info.mode != "push" && info.mode != "pull") {
+    return fmt::format("its mode is '{}', and push and pull are routed", info.mode);
+  }
+  if (options_.mode == RouteMode::kAuto) return "";
+  const char* routed = options_.mode == RouteMode::kPush ? "push" : "pull";
+  if (info.mode == routed) return "";
+  return fmt::format("its mode is '{}', and this router's --mode is {}: see its kv_connector",
+                     info.mode, routed);
+}
+
+// With the lock held. Who says which mode, where those that are up do not all say the same; "" if
+// they do.
+std::string UpstreamPool::mixture() const {
+  std::vector<std::string> said;
+  bool push = false, pull = false;
+  for (const Instance& instance : instances_) {
+    if (!instance.up) continue;
+    (instance.info.mode == "push" ? push : pull) = true;
+    said.push_back(fmt::format("{} {} ({}) says {}", to_string(instance.stage), instance.url,
+                               instance.info.engine_id, instance.info.mode));
+  }
+  if (!push || !pull) return "";
+  return fmt::format(
+      "the instances are of unlike modes: {}; start all with the same kind of kv_connector, or "
+      "give --mode push or pull",
+      fmt::join(said, ", "));
 }
 
 // With the lock held.
@@ -275,6 +338,10 @@ void UpstreamPool::settle(Instance& instance, bool up, std::string reason) {
   instance.up = up;
   instance.was_up |= up;
   instance.reason = std::move(reason);
+  if (std::string mixed = mixture(); mixed != told_mixture_) {
+    if (!mixed.empty()) log::warning("{}", mixed);
+    told_mixture_ = std::move(mixed);
+  }
 }
 
 bool UpstreamPool::has_both() const {
@@ -289,7 +356,7 @@ std::string UpstreamPool::health_text() const {
         [stage](const Instance& instance) { return instance.stage == stage && instance.up; });
     if (!any) return missing(stage);
   }
-  return "";
+  return mixture();
 }
 
 std::string UpstreamPool::missing(Stage stage) const {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,18 @@ namespace baton::serving {
 enum class Stage : std::uint8_t { kPrefill, kDecode };
 std::string_view to_string(Stage stage);
 
+// What a router routes: auto is what its instances say, as long as all say the same.
+enum class RouteMode : std::uint8_t { kAuto, kPush, kPull };
+
 class UpstreamPool {
  public:
   struct Options {
     std::vector<std::string> prefill;  // base URLs
     std::vector<std::string> decode;
+    RouteMode mode = RouteMode::kAuto;
+    // Pull: requests of this router at one decode instance; more wait here, where their priority
+    // counts. 0: twice its max_num_seqs, so that as many are read as run.
+    std::uint32_t decode_slots = 0;
     Duration connect_timeout = std::chrono::seconds(2);
     Duration poll_interval = std::chrono::seconds(1);
     Duration poll_interval_down = std::chrono::milliseconds(200);
@@ -55,8 +63,13 @@ class UpstreamPool {
   UpstreamPool(Options options, http::Client& client, OnSilent on_silent, OnDue on_due);
 
   // The least loaded instance that serves `model` ("": any). It counts as loaded until release().
-  // 503 names the stage that is missing, 404 the model that nobody serves.
+  // 503 names the stage that is missing, or the modes that are mixed; 404 the model that nobody
+  // serves.
   ApiResult<Picked> pick(Stage stage, const std::string& model);
+  // As pick(), but nothing where every such decode instance has as many requests as it has slots.
+  ApiResult<std::optional<Picked>> pick_free_decode(const std::string& model);
+  // Whether pick() would find one.
+  ApiResult<void> check(Stage stage, const std::string& model) const;
   void release(std::size_t index);
 
   // A leg could not even connect, or its connection broke: no new requests until a poll succeeds.
@@ -108,6 +121,10 @@ class UpstreamPool {
   bool went_silent(const Instance& instance, Time at) const;
   std::string unfit(const Instance& instance) const;
   std::string missing(Stage stage) const;
+  std::string mixture() const;
+  std::uint32_t slots_of(const Instance& instance) const;
+  ApiResult<std::size_t> best(Stage stage, const std::string& model) const;
+  Picked take(std::size_t index);
 
   const Options options_;
   http::Client& client_;
@@ -116,6 +133,7 @@ class UpstreamPool {
   mutable std::mutex mutex_;
   std::vector<Instance> instances_;
   std::uint64_t picks_ = 0;
+  std::string told_mixture_;  // in the log
 };
 
 }  // namespace baton::serving

@@ -282,6 +282,9 @@ class Process:
         return self.wait(limit)
 
 
+CONNECTORS = {"push": "BatonConnector", "pull": "BatonPullConnector"}
+
+
 class Instance(Process):
     """`baton serve` in one role."""
 
@@ -360,15 +363,17 @@ def complete(port, prompt="A short question.", timeout=60.0, **more):
 
 
 class Stack:
-    """One or more P, one or more D and a router."""
+    """One or more P, one or more D and a router; all push or all pull, which the router finds out."""
 
     def __init__(self, model, prefills=1, decodes=1, extra=(), router_extra=(), prefill_env=None, decode_env=None,
-                 prefill_extra=(), decode_extra=()):
+                 prefill_extra=(), decode_extra=(), mode="push"):
+        self.mode = mode
+        config = {"kv_connector": CONNECTORS[mode]}
         ports = free_ports(2 * (prefills + decodes) + 1)
         self.prefill = [Instance(f"prefill-{i}", model, ports.pop(), "kv_producer", ports.pop(),
-                                 [*extra, *prefill_extra], env=prefill_env) for i in range(prefills)]
+                                 [*extra, *prefill_extra], config, prefill_env) for i in range(prefills)]
         self.decode = [Instance(f"decode-{i}", model, ports.pop(), "kv_consumer", ports.pop(),
-                                [*extra, *decode_extra], env=decode_env) for i in range(decodes)]
+                                [*extra, *decode_extra], config, decode_env) for i in range(decodes)]
         self.port = ports.pop()
         self.router_arguments = ["route", "--port", self.port,
                                  "--prefill", *[f"http://{HOST}:{p.port}" for p in self.prefill],

@@ -281,6 +281,10 @@ PUBLISHED = ["--served-model-name", "Qwen", "--dtype", "bfloat16", "--tensor-par
              "32768", "--max-num-seqs", "8", "--port", "8100", "--kv-transfer-config"]
 
 
+# Of the published servers: what this release has no hardware for. The connector is no reason.
+PUBLISHED_REASONS = ["--tensor-parallel-size 8", "kv_buffer_device cuda"]
+
+
 def published(connector, **change):
     return json.dumps({"kv_connector": connector, "kv_buffer_device": "cuda", "kv_role": "kv_producer",
                        "engine_id": "prefill-engine-001", "kv_rank": 0, "kv_parallel_size": 2,
@@ -318,21 +322,24 @@ def command_lines(small, truncated, random_file, taken):
         "no connector": (serve(small, config={"kv_role": "kv_both"}), USAGE, ["kv_connector"]),
         "unknown role": (serve(small, config=push(kv_role="kv_king")), USAGE, ["kv_role", "kv_king"]),
         "engine id of the wrong type": (serve(small, config=push(engine_id=7)), USAGE, ["engine_id", "7"]),
-        "pull": (serve(small, config=push(kv_connector="BatonPullConnector")), USAGE, ["BatonPullConnector", "pull"]),
-        "pull by vLLM's name": (serve(small, config=push(kv_connector="NixlConnector")), USAGE,
-                                ["NixlConnector", "pull"]),
+        "a loop of pull in push": (serve(small, "--pull-loop", "engine", config=push()), USAGE,
+                                   ["--pull-loop", "BatonPullConnector"]),
+        "an unknown loop of pull": (serve(small, "--pull-loop", "both", config=push(kv_connector="NixlConnector")), USAGE,
+                                    ["--pull-loop", "both"]),
         "tensor parallelism": (serve(small, "--tensor-parallel-size", 8), USAGE, ["tensor-parallel-size", "8"]),
         "buffers on a GPU": (serve(small, config=push(kv_buffer_device="cuda")), USAGE, ["kv_buffer_device", "cuda"]),
         "the published command line, pull": (["serve", "Qwen/Qwen3-32B", *PUBLISHED, published("NixlConnector")],
-                                             USAGE, []),
+                                             USAGE, PUBLISHED_REASONS),
         "the published command line, push": (["serve", "Qwen/Qwen3-32B", *PUBLISHED, published("NixlPushConnector")],
-                                             USAGE, []),
+                                             USAGE, PUBLISHED_REASONS),
         "route without instances": (["route"], USAGE, ["--prefill"]),
         "route with a bad address": (["route", "--prefill", "ftp://x", "--decode", "http://127.0.0.1:1"], USAGE,
                                      ["ftp://x"]),
         "route with an unknown first token": (["route", "--prefill", "http://127.0.0.1:1", "--decode",
                                                "http://127.0.0.1:2", "--first-token", "both"], USAGE,
                                               ["first-token", "both"]),
+        "route with an unknown mode": (["route", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2",
+                                        "--mode", "shove"], USAGE, ["--mode", "shove"]),
         "router's port in use": (["route", "--port", taken, "--prefill", "http://127.0.0.1:1", "--decode",
                                   "http://127.0.0.1:2"], LISTEN, [str(taken), "in use"]),
         "up with a port in use": (["up", small, "--port", taken], LISTEN, [str(taken), "in use"]),
@@ -370,8 +377,22 @@ def test_command_lines_that_cannot_work_say_why(servers, small_model, tmp_path):
     servers.standing_checks()
 
 
-@pytest.mark.parametrize("connector", ["BatonConnector", "NixlPushConnector"])
-def test_the_published_push_command_line_serves_here_once_the_hardware_is_left_out(small_model, connector):
+def test_the_published_command_lines_of_both_modes_are_refused_for_the_hardware_alone():
+    """Word for word as the article has them; the connector is their only difference, and no reason."""
+    said = {}
+    for connector in ("NixlConnector", "NixlPushConnector"):
+        code, output = run(["serve", "Qwen/Qwen3-32B", *PUBLISHED, published(connector)])
+        assert code == USAGE, output
+        said[connector] = [line for line in output.splitlines() if line.strip()]
+        for reason in PUBLISHED_REASONS:
+            assert sum(reason in line for line in said[connector]) == 1, output
+    assert said["NixlConnector"] == said["NixlPushConnector"]
+
+
+@pytest.mark.parametrize(("connector", "mode"), [("BatonConnector", "push"), ("BatonPushConnector", "push"),
+                                                 ("NixlPushConnector", "push"), ("BatonPullConnector", "pull"),
+                                                 ("NixlConnector", "pull")])
+def test_the_published_command_line_serves_here_once_the_hardware_is_left_out(small_model, connector, mode):
     """The article's flags with TP 1 and host buffers, D's --no-enable-prefix-caching included."""
     port, kv_port = stack.free_ports(2)
     config = json.loads(published(connector, kv_buffer_device="cpu", kv_port=kv_port, kv_connector_extra_config={}))
@@ -381,6 +402,6 @@ def test_the_published_push_command_line_serves_here_once_the_hardware_is_left_o
     try:
         instance.start().wait_ready()
         about = instance.about()
-        assert about["engine_id"] == "prefill-engine-001" and about["mode"] == "push" and about["models"] == ["Qwen"]
+        assert about["engine_id"] == "prefill-engine-001" and about["mode"] == mode and about["models"] == ["Qwen"]
     finally:
         instance.stop()

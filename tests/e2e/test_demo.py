@@ -12,12 +12,12 @@ import stack
 FLAGS = ["--max-model-len=2048", "--max-num-seqs=8"]
 
 
-def demo(model, report, fault=None, fabric="auto"):
+def demo(model, report, fault=None, fabric="auto", more=()):
     """(exit code, output, report) of the demo with a small model."""
     environment = {**os.environ, **({"BATON_FAULT": fault} if fault else {})}
     done = subprocess.run(
         [sys.executable, str(stack.ROOT / "demo/demo.py"), "--baton", str(stack.baton_binary()), "--model", str(model),
-         "--short", "--fabric", fabric, "--report", str(report), *[f"--serve-flag={flag}" for flag in FLAGS]],
+         "--short", "--fabric", fabric, "--report", str(report), *[f"--serve-flag={flag}" for flag in FLAGS], *more],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, env=environment,
         preexec_fn=stack.die_with_parent)
     return done.returncode, done.stdout, json.loads(report.read_text())
@@ -37,6 +37,23 @@ def test_the_demo_passes(small_model, tmp_path, fabric, carrier):
         at = line["ms"]
         assert at["ready"] <= at["first_write"] <= at["last_byte"] <= at["decode_told"] <= at["second_token"], line
         assert at["registered"] == 0 and at["first_token"] is not None, line
+
+
+@pytest.mark.parametrize("loop", ["threaded", "engine"])
+@pytest.mark.parametrize(("fabric", "carrier"), [("auto", "shm"), ("libfabric", "libfabric")])
+def test_the_demo_passes_in_pull(small_model, tmp_path, fabric, carrier, loop):
+    """Token for token, whoever prepares the reads."""
+    code, output, report = demo(small_model, tmp_path / "report.json", fabric=fabric,
+                                more=["--mode", "pull", "--pull-loop", loop])
+    assert code == 0, output
+    assert report["fabric"] == carrier
+    assert report["requests"] == report["answers_equal"] == 9
+    assert report["bytes_written"] == report["bytes_planned"] > 0
+    assert max(report["decode_prompt_tokens"]) <= 1 and report["blocks_leaked"] == 0
+    for line in report["timelines"]:
+        at = line["ms"]
+        assert at["ready"] <= at["registered"] == 0, f"D registered before there was anything to read: {line}"
+        assert 0 <= at["first_write"] <= at["last_byte"] <= at["decode_told"] <= at["second_token"], line
 
 
 @pytest.mark.parametrize("fault", ["flip_byte:3", "drop_write:2"])

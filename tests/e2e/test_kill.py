@@ -35,7 +35,7 @@ def slow_model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hold(tmp_path_factory):
-    """While this file exists, P posts no write to the fabric."""
+    """While this file exists, no write (pull: no read) that is posted reaches the fabric."""
     return tmp_path_factory.mktemp("hold") / "hold"
 
 
@@ -127,13 +127,14 @@ def prefilling(servers, hold, stream, tokens=LONG):
 
 @contextlib.contextmanager
 def writing(servers, hold, stream, tokens=LONG, prompt=PROMPT):
-    """P has posted writes, and none of them is done."""
-    prefill = servers.prefill[0]
-    before = prefill.metric("baton_writes_posted_total")
+    """The KV cache is on its way: P has posted writes (push), or D has posted reads (pull), and none of them is done."""
+    mover, posted = ((servers.prefill[0], "baton_writes_posted_total") if servers.mode == "push"
+                     else (servers.decode[0], "baton_reads_posted_total"))
+    before = mover.metric(posted)
     hold.touch()
     try:
         client = stack.Client(servers.port, {"prompt": prompt, "max_tokens": tokens}, stream)
-        stack.wait_for("P writes", lambda: prefill.metric("baton_writes_posted_total") > before)
+        stack.wait_for("the KV cache is moved", lambda: mover.metric(posted) > before)
         yield client
     finally:
         hold.unlink(missing_ok=True)
@@ -169,10 +170,7 @@ def names_the_cause(client, servers):
     assert baton["cause"] in error["message"] or error["message"], text
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
-@pytest.mark.parametrize("side", ["prefill", "decode"])
-@pytest.mark.parametrize("phase", PHASES, ids=lambda f: f.__name__)
-def test_kill_of_an_instance(servers, hold, phase, side, stream):
+def kill_an_instance(servers, hold, phase, side, stream):
     victim = servers.prefill[0] if side == "prefill" else servers.decode[0]
     survivor = servers.decode[0] if side == "prefill" else servers.prefill[0]
     answered = phase is decoding and side == "prefill"  # P's part was over
@@ -198,8 +196,14 @@ def test_kill_of_an_instance(servers, hold, phase, side, stream):
     assert answer.status == 200, f"the next request: {answer.status} {answer.body!r}\n{servers.logs()}"
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
 @pytest.mark.parametrize("phase", PHASES, ids=lambda f: f.__name__)
-def test_kill_of_the_router(servers, hold, phase):
+def test_kill_of_an_instance(servers, hold, phase, side, stream):
+    kill_an_instance(servers, hold, phase, side, stream)
+
+
+def kill_the_router(servers, hold, phase):
     with phase(servers, hold, True) as client:
         begin = time.monotonic()
         servers.router.kill()
@@ -214,6 +218,11 @@ def test_kill_of_the_router(servers, hold, phase):
     for instance in servers.instances:
         instance.wait_at_rest(SURVIVOR * FACTOR)
     say(f"{phase.__name__}, router killed: blocks are back", time.monotonic() - begin, SURVIVOR)
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda f: f.__name__)
+def test_kill_of_the_router(servers, hold, phase):
+    kill_the_router(servers, hold, phase)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -73,6 +73,10 @@ void FakeHub::copy(const Transfer& transfer) {
   }
   const Registration& registration = *transfer.registration;
   BATON_CHECK(registration.range == TokenRange({0, at}));
+  if (registration.source) {
+    BATON_CHECK(registration.source->range == registration.range);
+    BATON_CHECK(registration.source->block_ids.at(0) == from, "not the blocks of P");
+  }
   BATON_CHECK(from.size() == registration.block_ids[0].size());
   const Geometry& source = transfer.prefill->geometry();
   const Geometry& target = transfer.decode->geometry();
@@ -91,6 +95,7 @@ void FakeHub::copy(const Transfer& transfer) {
 void FakeHub::finish(TransferId id, Transfer& transfer, Outcome outcome, Cause cause,
                      bool released) {
   transfer.ended = true;
+  transfer.posted = true;
   Event event;
   event.transfer = id;
   event.outcome = outcome;
@@ -102,7 +107,8 @@ void FakeHub::finish(TransferId id, Transfer& transfer, Outcome outcome, Cause c
     event.range = transfer.registration->range;
     event.side = Side::kDecode;
     event.blocks_released = released;
-    if (outcome == Outcome::kDone) event.first_token = transfer.pieces.back().first_token;
+    const bool tells = outcome == Outcome::kDone && !keeps_first_token_;
+    if (tells) event.first_token = transfer.pieces.back().first_token;
     if (transfer.decode != nullptr) transfer.decode->push(event);
   }
   if (!transfer.pieces.empty() && !transfer.prefill_told) {
@@ -149,6 +155,27 @@ void FakeHub::drain(TransferId id) {
   Transfer& transfer = transfers_[id];
   BATON_CHECK(transfer.held.has_value());
   tell_prefill(transfer, *std::exchange(transfer.held, std::nullopt));
+}
+
+void FakeHub::post(TransferId id) {
+  const std::lock_guard lock(mutex_);
+  transfers_[id].posted = true;
+  changed_.notify_all();
+}
+
+void FakeHub::keep_first_token() {
+  const std::lock_guard lock(mutex_);
+  keeps_first_token_ = true;
+}
+
+Status FakeHub::wait_posted(TransferId id, std::chrono::milliseconds at_most) {
+  std::unique_lock lock(mutex_);
+  Transfer& transfer = transfers_[id];
+  transfer.waited = true;
+  changed_.notify_all();
+  if (transfer.ended) return baton::fail(Errc::kNotFound, "it has ended");
+  if (changed_.wait_for(lock, at_most, [&transfer] { return transfer.posted; })) return {};
+  return baton::fail(Errc::kDeadlineExceeded, "not posted yet");
 }
 
 void FakeHub::complete(TransferId id) {
@@ -215,6 +242,7 @@ void FakeHub::forget(const FakeAgent& agent) {
 FakeAgent::FakeAgent(FakeHub& hub, const AgentOptions& options, Geometry geometry)
     : hub_(&hub),
       id_{options.engine_id, 1},
+      mode_(options.mode),
       geometry_(std::move(geometry)),
       event_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -231,8 +259,14 @@ Status FakeAgent::register_blocks(Registration registration) {
   const TransferId transfer = registration.transfer;
   return hub_->submit(FakeHub::Call::kRegister, *this, transfer, [&](FakeHub::Transfer& t) {
     BATON_CHECK(t.claimed && !t.registration);
+    BATON_CHECK(registration.source.has_value() == (mode_ == Mode::kPull));
     t.registration = std::move(registration);
   });
+}
+
+Status FakeAgent::wait_posted(TransferId transfer, std::chrono::milliseconds at_most) {
+  BATON_CHECK(mode_ == Mode::kPull);
+  return hub_->wait_posted(transfer, at_most);
 }
 
 Status FakeAgent::expect(TransferId transfer, std::uint32_t) {

@@ -31,6 +31,7 @@ class FakeHub {
     std::vector<ReadyPiece> pieces;
     std::optional<Event> held;  // P's end
     bool ended = false, prefill_told = false, decode_told = false;
+    bool posted = false, waited = false;  // pull: every read; wait_posted() was called
   };
 
   // Engines with this factory meet at this hub; it must outlive them.
@@ -41,6 +42,11 @@ class FakeHub {
   // Every submission of the named kind is refused as a full queue that many times.
   enum class Call : std::uint8_t { kClaim, kExpect, kRegister, kReady, kCancel };
   void refuse(Call call, int times);
+
+  // Pull. What is not automatic is not posted before this; an end posts it, too.
+  void post(TransferId transfer);
+  // Pull: D's end carries no first token, so that the announced one counts.
+  void keep_first_token();
 
   void complete(TransferId transfer);
   // Ends it on both sides that know of it. `released`: D's blocks are its own again.
@@ -67,12 +73,14 @@ class FakeHub {
   void tell_prefill(Transfer& transfer, Event event);
   void withdraw(FakeAgent& agent, TransferId transfer);
   void forget(const FakeAgent& agent);
+  Status wait_posted(TransferId transfer, std::chrono::milliseconds at_most);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<TransferId, Transfer> transfers_;
   std::map<Call, int> refusals_;
   bool automatic_ = true;
+  bool keeps_first_token_ = false;
   std::uint64_t bytes_moved_ = 0;
 };
 
@@ -84,6 +92,7 @@ class FakeAgent final : public Agent {
   Status claim(TransferId transfer, const PeerAddress& peer) override;
   Status register_blocks(Registration registration) override;
   Status withdraw(TransferId transfer) override;
+  Status wait_posted(TransferId transfer, std::chrono::milliseconds at_most) override;
   Status expect(TransferId transfer, std::uint32_t prompt_tokens) override;
   Status ready(ReadyPiece piece) override;
   Status cancel(TransferId transfer) override;
@@ -99,6 +108,7 @@ class FakeAgent final : public Agent {
  private:
   FakeHub* hub_;
   PeerId id_;
+  Mode mode_;
   Geometry geometry_;
   AgentMetrics metrics_;
   UniqueFd event_fd_;

@@ -51,7 +51,7 @@ std::unique_ptr<Engine> make_fake_engine(EngineOptions options, FakeHub* hub,
   AgentFactory factory;
   if (hub != nullptr) {
     factory = hub->factory();
-    options.agent = AgentOptions{};
+    if (!options.agent) options.agent.emplace();
     options.agent->engine_id = engine_id;
     options.agent->role = role;
   }

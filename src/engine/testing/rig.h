@@ -39,6 +39,7 @@ class Answer {
 };
 
 EngineOptions small_options();  // blocks of 4 tokens, 256 of them
+// With a hub: of this role and name; what else options.agent says stays.
 std::unique_ptr<Engine> make_fake_engine(EngineOptions options, FakeHub* hub = nullptr,
                                          const std::string& engine_id = "", Role role = Role::kBoth,
                                          FakeModel** model = nullptr);

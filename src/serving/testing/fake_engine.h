@@ -98,6 +98,7 @@ class FakeEngine : public engine::Engine {
     }
     if (callback) callback(std::move(output));
   }
+  void set_mode(Mode mode) { options_.agent->mode = mode; }
   engine::EngineMetrics& mutable_metrics() { return metrics_; }
 
  private:

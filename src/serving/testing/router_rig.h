@@ -20,6 +20,12 @@ inline constexpr char kPlain[] = R"({"prompt": "hi", "temperature": 0})";
 inline std::string prefilled(const std::string& text = "One") {
   return R"({"object":"baton.prefilled","first_token":{"id":1,"text":")" + text + "\"}}";
 }
+// Of a P that is pulled from.
+inline std::string announced(const std::string& ids = "[[7,8]]") {
+  return R"({"object":"baton.prefilled","first_token":{"id":1,"text":"One"},"kv_transfer_params":)"
+         R"({"transfer_mode":"pull","remote_tokens":20,"remote_block_ids":)" +
+         ids + "}}";
+}
 inline constexpr char kHandedOver[] =
     R"({"object":"baton.handover","outcome":"done","cause":"none","text":"","baton":{"bytes":5}})";
 
@@ -42,7 +48,10 @@ class RouterTest : public ::testing::Test {
 
   void start(Duration request_timeout = std::chrono::seconds(600),
              Duration peer_timeout = std::chrono::seconds(30)) {
-    RouterOptions options;
+    start(RouterOptions(), request_timeout, peer_timeout);
+  }
+  void start(RouterOptions options, Duration request_timeout = std::chrono::seconds(600),
+             Duration peer_timeout = std::chrono::seconds(30)) {
     options.port = 0;
     options.request_timeout = request_timeout;
     options.upstreams.peer_timeout = peer_timeout;

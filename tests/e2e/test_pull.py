@@ -1,0 +1,229 @@
+"""Pull with real processes: exact answers, and what dies, stops and leaves at every point, as in test_kill.
+
+Here P is done before D is chosen, and D reads: a hold file keeps D's reads from the fabric (BATON_FAULT=hold_reads). What
+a killed or stopped process may cost has the bounds of test_kill.
+"""
+import contextlib
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+import stack
+from test_kill import (BLOCKS, CLIENT, FACTOR, FLAGS, LONG, PROMPT, SILENT, SURVIVOR, decoding, hold,  # noqa: F401
+                       kill_an_instance, kill_the_router, names_the_cause, prefilling, ready, restart, say, servers,
+                       slow_model, test_restarts_under_load_leave_nothing, test_thirty_clients_leave_at_once, writing)
+
+LEASE = 2  # seconds
+
+
+@pytest.fixture(scope="module", params=["threaded", "engine"])
+def stacks(request, slow_model, hold):  # noqa: F811
+    with stack.Stack(slow_model, mode="pull", extra=[*FLAGS, "--lease", LEASE], prefill_extra=["--max-model-len", 4096],
+                     decode_extra=["--max-model-len", BLOCKS * 16, "--pull-loop", request.param],
+                     decode_env={"BATON_FAULT": f"hold_reads:{hold}"},
+                     router_extra=["--peer-timeout", 30]) as running:
+        yield running
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exactness.
+
+@pytest.mark.parametrize("first_token", ["prefill", "decode"])
+@pytest.mark.parametrize("loop", ["threaded", "engine"])
+def test_answers_equal_those_of_one_process(small_model, loop, first_token):
+    asks = [{"prompt": list(range(5, 5 + n)), "max_tokens": 12, "return_token_ids": True, "seed": n,
+             "temperature": 0 if n % 2 else 0.8} for n in (1, 15, 16, 17, 64, 100, 333)]
+    with stack.Stack(small_model, mode="pull", extra=["--threads", 1, "--max-num-batched-tokens", 64],
+                     decode_extra=["--pull-loop", loop], router_extra=["--first-token", first_token]) as running:
+        right = [stack.complete(running.prefill[0].port, **ask).json["choices"][0]["token_ids"] for ask in asks]
+        clients = [stack.Client(running.port, {"temperature": 0, **ask}, i % 2 == 0) for i, ask in enumerate(asks)]
+        for client, tokens in zip(clients, right):
+            client.finish()
+            assert client.complete and client.tokens == tokens, f"{client.error} {client.broken!r}"
+        running.wait_whole()
+        computed = running.decode[0].metric("baton_computed_prompt_tokens_total")
+        assert computed == (0 if first_token == "prefill" else len(asks)), "D computed a prompt"
+        lent, read = running.bytes_moved()
+        assert read > 0 and lent in (0, read)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Deaths.
+
+PHASES = [ready, writing, decoding]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+@pytest.mark.parametrize("phase", PHASES, ids=lambda f: f.__name__)
+def test_kill_of_an_instance(servers, hold, phase, side, stream):  # noqa: F811
+    kill_an_instance(servers, hold, phase, side, stream)
+
+
+def test_kill_of_p_before_d_is_chosen(servers, hold):  # noqa: F811
+    with prefilling(servers, hold, True) as client:
+        begin = time.monotonic()
+        servers.prefill[0].kill()
+        client.finish()
+        say("P killed while it computes: the client has its error", client.ended_at - begin, CLIENT)
+        assert client.status in (502, 503), client.status
+        assert servers.prefill[0].name in client.error["message"] and client.error["baton"]["cause"], client.error
+        assert "no decode instance chosen yet" in client.error["message"], client.error
+    assert servers.decode[0].about()["requests"] == {"running": 0, "waiting": 0}
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda f: f.__name__)
+def test_kill_of_the_router(servers, hold, phase):  # noqa: F811
+    kill_the_router(servers, hold, phase)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
+@pytest.mark.parametrize("phase", [prefilling, *PHASES], ids=lambda f: f.__name__)
+def test_the_client_leaves(servers, hold, phase, stream):  # noqa: F811
+    with phase(servers, hold, stream) as client:
+        client.leave()
+        assert not client.complete
+        if phase is not ready:  # whose other request goes on
+            servers.prefill[0].wait_at_rest(SURVIVOR * FACTOR)
+    begin = time.monotonic()
+    for instance in servers.instances:
+        instance.wait_at_rest(SURVIVOR * FACTOR)
+    say(f"{phase.__name__}, client left: blocks are back", time.monotonic() - begin, SURVIVOR)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stops.
+
+def test_a_stopped_p_is_not_waited_for(servers, hold):  # noqa: F811
+    """D may read a stopped P's memory; what it read counts only once P has said that it held still."""
+    prefill, decode = servers.prefill[0], servers.decode[0]
+    with writing(servers, hold, False) as client:
+        prefill.kill(signal.SIGSTOP)
+        begin = time.monotonic()
+        hold.unlink()
+        client.finish()
+        names_the_cause(client, servers)
+        say("P stopped: the client has its error", client.ended_at - begin, SILENT)
+        decode.wait_at_rest(SURVIVOR * FACTOR)
+    prefill.kill(signal.SIGCONT)
+    prefill.wait_at_rest(SILENT * FACTOR)
+
+
+def test_a_d_that_wakes_after_the_lease_discards_what_it_reads(servers, hold):  # noqa: F811
+    """P has given the blocks to somebody else meanwhile: an answer made of them would be a wrong one."""
+    prefill, decode = servers.prefill[0], servers.decode[0]
+    failed = decode.metric("baton_handovers_total", side="decode", outcome="failed")
+    with writing(servers, hold, False) as client:
+        decode.kill(signal.SIGSTOP)
+        prefill.wait_at_rest((LEASE + SILENT) * FACTOR)  # it has freed them
+        assert stack.complete(prefill.port, [3] * (BLOCKS * 12)).status == 200  # and they are overwritten
+        hold.unlink()
+        decode.kill(signal.SIGCONT)
+        client.finish()
+        assert not client.complete and not client.tokens, "an answer from blocks that were not held"
+        names_the_cause(client, servers)
+    assert decode.metric("baton_handovers_total", side="decode", outcome="failed") == failed + 1
+    decode.wait_at_rest()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Unlike modes.
+
+@pytest.fixture(scope="module")
+def mixed(small_model):
+    """A P that pushes and a D that pulls."""
+    ports = stack.free_ports(5)
+    flags = ["--served-model-name", "m", "--threads", 1, "--peer-timeout", 1]
+    prefill = stack.Instance("prefill-0", small_model, ports[0], "kv_producer", ports[1], flags)
+    decode = stack.Instance("decode-0", small_model, ports[2], "kv_consumer", ports[3], flags,
+                            config={"kv_connector": "NixlConnector"})
+    router = stack.Process("router", ["route", "--port", ports[4], "--prefill", f"http://{stack.HOST}:{ports[0]}",
+                                      "--decode", f"http://{stack.HOST}:{ports[2]}"])
+    for process in (prefill, decode, router):
+        process.start()
+    prefill.wait_ready()
+    decode.wait_ready()
+    yield prefill, decode, ports[4]
+    for process in (router, prefill, decode):
+        process.kill()
+        process.wait()
+
+
+def both_serve(prefill, decode):
+    for instance in (prefill, decode):
+        assert stack.complete(instance.port).status == 200, f"{instance.name} does not serve any more"
+        instance.wait_at_rest()
+
+
+def test_a_router_over_unlike_modes_is_not_ready_and_says_who_says_what(mixed):
+    prefill, decode, port = mixed
+
+    def health():
+        with contextlib.suppress(OSError):
+            return stack.request(port, "GET", "/health")
+    answer = stack.wait_for("both are heard of", lambda: (a := health()) and b"unlike modes" in a.body and a)
+    text = answer.json["error"]["message"]
+    assert answer.status == 503
+    for word in (f":{prefill.port} (prefill-0) says push", f":{decode.port} (decode-0) says pull", "kv_connector"):
+        assert word in text, text
+    refused = stack.complete(port)
+    assert refused.status == 503 and refused.json["error"]["baton"]["cause"] == "mode_mismatch", refused.body
+    both_serve(prefill, decode)
+
+
+def test_a_pulling_d_is_refused_by_a_pushing_p_when_they_connect(mixed):
+    prefill, decode, _ = mixed
+    about = prefill.about()
+    params = {"do_remote_prefill": True, "transfer_id": "0" * 31 + "1", "remote_engine_id": "prefill-0",
+              "remote_host": stack.HOST, "remote_port": about["handover_port"], "transfer_mode": "pull",
+              "remote_block_ids": [[0]], "remote_tokens": 5}
+    answer = stack.complete(decode.port, [5, 6, 7, 8, 9], kv_transfer_params=params)
+    error = answer.json["error"]
+    assert answer.status == 502 and error["baton"]["cause"] == "refused", error
+    assert "mode" in error["message"] and "push" in error["message"] and "pull" in error["message"], error
+    assert prefill.metric("baton_refused_peers_total") >= 1
+    both_serve(prefill, decode)
+
+
+def test_the_doctor_names_unlike_modes_and_what_to_change(mixed):
+    prefill, decode, _ = mixed
+    done = subprocess.run([str(stack.baton_binary()), "doctor", "--json", f"http://{stack.HOST}:{prefill.port}",
+                           f"http://{stack.HOST}:{decode.port}"], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    failed = {check["name"]: check for check in json.loads(done.stdout)["checks"] if check["verdict"] == "fail"}
+    assert failed["mode"]["found"] == "prefill push, decode pull"
+    assert "kv_connector" in failed["mode"]["remedy"]
+    assert "mode" in failed["handshake"]["found"], failed
+    both_serve(prefill, decode)
+
+
+# An announcement is checked by D before it is used, whoever brings it.
+ANNOUNCEMENTS = {
+    "no blocks": ({"remote_block_ids": []}, 400, ["remote_block_ids", "pull"]),
+    "another mode": ({"transfer_mode": "push"}, 400, ["transfer_mode", "push", "pull"]),
+    "too few": ({"remote_block_ids": [[]]}, 400, ["remote_block_ids", "0", "1"]),
+    "too many": ({"remote_block_ids": [[0, 1]]}, 400, ["remote_block_ids", "2", "1"]),
+    "two groups": ({"remote_block_ids": [[0], [0]]}, 400, ["remote_block_ids", "2 cache groups"]),
+    "no list": ({"remote_block_ids": "all"}, 400, ["remote_block_ids", "all"]),
+    "a negative id": ({"remote_block_ids": [[-1]]}, 400, ["remote_block_ids", "-1"]),
+    "another prompt's": ({"remote_tokens": 9}, 400, ["[0, 9)", "5"]),
+    "no tokens": ({"remote_tokens": None}, 400, ["remote_tokens", "missing"]),
+    "a first token of another model": ({"remote_first_token": 2_000_000_000}, 400, ["remote_first_token", "2000000000"]),
+    "an id over the pool": ({"remote_block_ids": [[4_000_000_000]]}, 502, ["4000000000"]),
+    "a transfer that P never had": ({}, 502, ["0000000000000000000000000000000a"]),
+}
+
+
+@pytest.mark.parametrize("name", ANNOUNCEMENTS)
+def test_a_wrong_announcement_is_refused(servers, name):  # noqa: F811
+    change, status, words = ANNOUNCEMENTS[name]
+    about = servers.prefill[0].about()
+    params = {"do_remote_prefill": True, "transfer_id": "0" * 31 + "a", "remote_engine_id": about["engine_id"],
+              "remote_host": stack.HOST, "remote_port": about["handover_port"], "transfer_mode": "pull",
+              "remote_block_ids": [[0]], "remote_tokens": 5, **change}
+    answer = stack.complete(servers.decode[0].port, [5, 6, 7, 8, 9], kv_transfer_params=params)
+    assert answer.status == status, answer.body
+    missing = [word for word in words if word not in answer.json["error"]["message"]]
+    assert not missing, f"{missing} not in {answer.body}"
