@@ -101,6 +101,12 @@ using OutputCallback = std::function<void(Output&&)>;
 // answer an error.
 enum class LoadFailurePolicy : std::uint8_t { kFail, kRecompute };
 
+// kPublished emulates, for measurements, when the published push connector of another engine starts
+// a transfer and sees its end (docs/performance.md, "Emulated"): P tells of a whole prompt, one
+// step after the one that ended it; D sees an end one step after the one in which it came. An
+// engine without work takes no steps to wait for.
+enum class TransferStyle : std::uint8_t { kBaton, kPublished };
+
 struct EngineOptions {
   std::uint32_t block_size = 16;
   std::uint32_t num_blocks =
@@ -112,6 +118,7 @@ struct EngineOptions {
   std::uint32_t waiting_max = 4096;  // queued requests; more are refused with kResourceExhausted
   model::KvDtype kv_dtype = model::KvDtype::kBfloat16;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
+  TransferStyle transfer_style = TransferStyle::kBaton;
   bool poison_blocks = false;  // debug: fill blocks with a pattern before they are granted to P
   std::optional<AgentOptions>
       agent;  // unset: no hand-over, every request runs here from end to end

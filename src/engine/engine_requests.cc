@@ -99,7 +99,8 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
     scheduler_.remove(sequence);
     sequence.phase = Phase::kHandingOver;
   }
-  send_ready(sequence);
+  if (options_.transfer_style == TransferStyle::kBaton) return send_ready(sequence);
+  if (sequence.phase == Phase::kHandingOver) finished_now_.push_back(&sequence);
 }
 
 void EngineCore::send_ready(Sequence& sequence) {
@@ -214,7 +215,9 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   const auto transfer = transfer_of(sequence.request);
   const bool transfer_stays = transfer && desk_->detach(sequence);
   scheduler_.remove(sequence);
-  std::erase(ready_retries_, &sequence);
+  for (auto* list : {&ready_retries_, &finished_now_, &finished_before_}) {
+    std::erase(*list, &sequence);
+  }
   pool_.free(sequence.blocks);
   sequence.blocks.clear();
   count_finish(sequence, reason);
@@ -324,6 +327,7 @@ void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
   const bool take = known && sequence.request.remote_prefill->first_token == FirstToken::kPrefill;
   sequence.handover = std::move(event);
   sequence.computed = take ? sequence.prompt_size : sequence.prompt_size - 1;
+  sequence.received = sequence.computed;
   scheduler_.arrived(sequence);
   if (take) deliver(sequence, first);
 }

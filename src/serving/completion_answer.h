@@ -19,9 +19,10 @@ namespace baton::serving {
 // What every body of one answer begins with.
 struct AnswerHead {
   Endpoint endpoint = Endpoint::kCompletions;
-  std::string id;            // "cmpl-..." or "chatcmpl-..."
-  std::string model;         // as served
-  std::int64_t created = 0;  // seconds since 1970
+  std::string id;                    // "cmpl-..." or "chatcmpl-..."
+  std::string model;                 // as served
+  std::int64_t created = 0;          // seconds since 1970
+  std::string system_fingerprint{};  // said where it is not empty: that the answer is emulated
 };
 
 struct Usage {
@@ -83,7 +84,7 @@ std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
 std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size);
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len);
+                        std::uint32_t max_model_len, std::string_view emulated = {});
 
 std::int64_t unix_seconds();
 

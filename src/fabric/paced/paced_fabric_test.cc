@@ -19,7 +19,7 @@ constexpr std::uint64_t kPool = 1 << 20;
 // Over the fabric that costs nothing, at a time that the test sets.
 class PacedFabricTest : public ::testing::Test {
  protected:
-  void start(const Link& link) {
+  void start(const Link& link, Access access = Access::kWrite) {
     fabric_ =
         PacedFabric::create(make_null_fabric(), link, metrics_, [this] { return time_; }).value();
     Region region;
@@ -27,7 +27,8 @@ class PacedFabricTest : public ::testing::Test {
     region.stride_bytes = region.block_bytes = memory_.size();
     region.num_blocks = 1;
     ASSERT_TRUE(fabric_->register_regions(std::vector{region}));
-    to_ = fabric_->connect(PeerId{"d", 1}, {}, std::vector{region}).value();
+    const Bytes offer = make_null_fabric()->open_inbound(PeerId{"p", 1}, access).value().offer;
+    to_ = fabric_->connect(PeerId{"d", 1}, offer, std::vector{region}).value();
     ASSERT_EQ(fabric_->poll(events_), 1U);
   }
   Status post(std::uint64_t length) {
@@ -119,16 +120,19 @@ TEST_F(PacedFabricTest, ADemandThatWentAwayIsNotCaughtUp) {
 }
 
 TEST_F(PacedFabricTest, AReadTakesTheLinkAsAWriteDoes) {
-  start({.bytes_per_second = 1'000'000'000, .post_cost = microseconds(2)});
+  start({.bytes_per_second = 1'000'000'000, .post_cost = microseconds(2)}, Access::kRead);
   Read read;
   read.from = to_;
   read.length = 1000;
-  if (!fabric_->capabilities().reads) GTEST_SKIP() << "the null fabric does not read";
   ASSERT_TRUE(fabric_->post_read(read));
   EXPECT_EQ(metrics_.busy_nanoseconds.value(), 1000U);
   EXPECT_EQ(metrics_.posting_nanoseconds.value(), 2000U);
-  EXPECT_FALSE(fabric_->post_read(read));
-  EXPECT_FALSE(post(1000));
+  fabric_->poll(events_);
+  const Status refused = fabric_->post_read(read);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kResourceExhausted);
+  pass(microseconds(2));
+  EXPECT_TRUE(fabric_->post_read(read));
 }
 
 TEST_F(PacedFabricTest, AnIdleLinkSavesNothingUp) {
