@@ -251,7 +251,12 @@ void EngineCore::log_failure(log::Level level, const Sequence& sequence, const E
   std::string peer = event ? event->peer : "";
   if (peer.empty() && !is_prefill) peer = sequence.request.remote_prefill->peer.engine_id;
   const std::string& own = agent_->id().engine_id;
-  log::failure(level, event ? to_string(event->cause) : "not_accepted",
+  // What failed behind a hand-over that went well is known by the error alone.
+  const bool done = event && event->outcome == Outcome::kDone;
+  log::failure(level,
+               done    ? to_string(error.code)
+               : event ? to_string(event->cause)
+                       : "not_accepted",
                {{"transfer", transfer->second.to_string()},
                 {"request", sequence.request.id},
                 {"prefill", is_prefill ? own : peer},
