@@ -74,6 +74,7 @@ std::optional<Event> handover_of(const engine::Output& output, const AnswerConte
 
 std::string record_of(const engine::Output& output, const AnswerContext& context) {
   SideRecord record;
+  record.emulated = context.head.system_fingerprint;
   record.engine_id = context.engine_id;
   record.request_id = context.request_id;
   record.trace = context.trace;

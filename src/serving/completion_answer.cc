@@ -126,6 +126,7 @@ std::string side_record(const SideRecord& record) {
                {"prompt_tokens", record.prompt_tokens},
                {"completion_tokens", record.completion_tokens},
                {"computed_prompt_tokens", record.computed_prompt_tokens}};
+  if (!record.emulated.empty()) body["emulated"] = record.emulated;
   if (record.handover) add_handover(*record.handover, record.block_size, body);
   const Timeline times = record.handover ? record.handover->times : Timeline{};
   body["times"] = {

@@ -66,6 +66,7 @@ struct SideRecord {
   engine::RequestTimes times;
   std::int64_t ended = 0;         // CLOCK_MONOTONIC, ns
   std::optional<Event> handover;  // also of a hand-over that never began: see answers.cc
+  std::string emulated{};         // what is emulated; empty where nothing is
 };
 std::string side_record(const SideRecord& record);
 

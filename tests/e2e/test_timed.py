@@ -72,6 +72,8 @@ def test_every_output_says_emulated(pair):
         assert f"emulated: profile {PROFILE}" in instance.output
     answer = stack.complete(pair.port, "some text", max_tokens=3).json
     assert answer["system_fingerprint"].startswith(f"emulated: profile {PROFILE}")
+    log = stack.request(pair.prefill[0].port, "GET", "/debug/transfers").json
+    assert all(record["emulated"].startswith("emulated: ") for record in log["transfers"])
     chunks = list(stack.Stream(pair.port, "/v1/completions", {"prompt": "some text", "max_tokens": 3}))
     assert all("emulated" in chunk["system_fingerprint"] for chunk in chunks)
 
@@ -88,7 +90,7 @@ def test_a_broken_byte_fails_the_request_and_names_its_block():
     with stack.Stack(PROFILE, extra=["--backend", "timed", "--kv-cache-memory-bytes", 64 << 20],
                      router_extra=["--first-token", "decode"], prefill_env={"BATON_FAULT": "flip_byte:1"}) as broken:
         answer = stack.complete(broken.port, prompt(100, 3))
-        assert answer.status == 500, answer.body
+        assert answer.status == 502 and answer.json["error"]["baton"]["cause"] == "corrupt", answer.body
         assert "KV of block" in answer.json["error"]["message"] and "expected 0x" in answer.json["error"]["message"]
         assert broken.decode[0].metric("baton_emulated_kv_faults_total") == 1
         broken.standing_checks()
