@@ -24,15 +24,30 @@ std::uint64_t token_bits(TokenId token) {
   return static_cast<std::uint32_t>(token);
 }
 
+// The loops over tokens, one word of a token after the other, are such as compilers turn into
+// vector instructions: these bytes are filled and compared within the time of a step.
+void write_words(std::byte* place, std::span<const std::uint64_t> numbers,
+                 std::span<const std::uint64_t> key) {
+  const std::size_t stride = key.size() * kWord;
+  for (std::size_t part = 0; part < key.size(); ++part) {
+    std::byte* const first = place + part * kWord;
+    for (std::size_t token = 0; token < numbers.size(); ++token) {
+      const std::uint64_t word = numbers[token] ^ key[part];
+      std::memcpy(first + token * stride, &word, kWord);
+    }
+  }
+}
+
 bool is_right(const std::byte* place, std::span<const std::uint64_t> numbers,
               std::span<const std::uint64_t> key) {
+  const std::size_t stride = key.size() * kWord;
   std::uint64_t wrong = 0;
-  for (const std::uint64_t number : numbers) {
-    for (const std::uint64_t part : key) {
+  for (std::size_t part = 0; part < key.size(); ++part) {
+    const std::byte* const first = place + part * kWord;
+    for (std::size_t token = 0; token < numbers.size(); ++token) {
       std::uint64_t word = 0;
-      std::memcpy(&word, place, kWord);
-      wrong |= word ^ number ^ part;
-      place += kWord;
+      std::memcpy(&word, first + token * stride, kWord);
+      wrong |= word ^ numbers[token] ^ key[part];
     }
   }
   return wrong == 0;
@@ -106,13 +121,7 @@ void Pattern::fill(const model::KvPool& pool, std::span<const BlockId> table, st
   walk(pool, table, begin, end, numbers,
        [this](std::size_t region, BlockId, std::uint32_t, std::byte* place,
               std::span<const std::uint64_t> of_tokens) {
-         const std::uint64_t* key = keys(region);
-         for (const std::uint64_t number : of_tokens) {
-           for (std::size_t i = 0; i < words_; ++i, place += kWord) {
-             const std::uint64_t word = number ^ key[i];
-             std::memcpy(place, &word, kWord);
-           }
-         }
+         write_words(place, of_tokens, std::span(keys(region), words_));
          return true;
        });
 }
