@@ -31,6 +31,7 @@ MAY_INCLUDE = {
 # Beside the table: what a room's headers need of another for one named reason.
 EXCEPTIONS = {
     ("handover", "fabric/fabric.h"),       # the types of the port (capabilities, writes); no call of it
+    ("fabric", "baton/metrics.h"),         # of the paced link; the agent's users read it
     ("serving", "handover/legs.h"),
     ("serving", "wire/frame.h"),           # the range of protocol versions, for the doctor
 }

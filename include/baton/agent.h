@@ -74,6 +74,13 @@ struct AgentOptions {
   // P hashes each block before it writes it, D hashes what landed; unlike hashes end the attempt as
   // failed(kCorrupt).
   bool verify_blocks = false;
+  // Emulation of another network, for measurements: what this agent posts goes through a link of so
+  // many bytes a second (0: as fast as the fabric), all peers together, and each post takes
+  // `post_cost` of a poster that does one after another, beside the bytes. Agent::link() counts.
+  std::uint64_t link_bytes_per_second = 0;
+  std::chrono::nanoseconds post_cost{0};
+  // False, for measurements: neighbouring blocks are written one by one instead of as one run.
+  bool merge_runs = true;
   // How long the owner thread goes on looking for work before it sleeps: saves wake-ups, costs a
   // core while it looks.
   std::chrono::microseconds spin{20};
@@ -162,6 +169,8 @@ class Agent {
   virtual const PeerId& id() const = 0;
   virtual PeerAddress control_address() const = 0;
   virtual const AgentMetrics& metrics() const = 0;
+  // Of the emulated link; null where none was asked for.
+  virtual const LinkMetrics* link() const { return nullptr; }
 };
 
 }  // namespace baton

@@ -12,6 +12,17 @@ inline constexpr std::array<double, 18> kHandoverSeconds{1e-5, 2.5e-5, 5e-5, 1e-
                                                          1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2,
                                                          0.1,  0.25,   0.5,  1.0,  10.0,   60.0};
 
+// Of the link that AgentOptions::link_bytes_per_second and post_cost emulate; all 0 without.
+// busy_nanoseconds over the time that passed is the share for which the link was in use.
+struct LinkMetrics {
+  Counter busy_nanoseconds;     // taken by bytes
+  Counter posting_nanoseconds;  // taken by posts
+  // For which the link stood still although something waited for it: this machine's cores, and not
+  // the link, were the limit.
+  Counter lost_nanoseconds;
+  Counter refusals;  // posts that came too early, and were tried again
+};
+
 struct AgentMetrics {
   // Ends of attempts on this side.
   Counter prefill_done, prefill_failed, prefill_cancelled;

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "fabric/choice/choice_fabric.h"
+#include "fabric/paced/paced_fabric.h"
 #include "layout/geometry_check.h"
 #include "wire/frame.h"
 
@@ -23,6 +24,7 @@ namespace baton {
 namespace {
 
 constexpr std::size_t kEngineIdMax = 128;
+constexpr std::chrono::nanoseconds kPostCostMax = std::chrono::milliseconds(100);
 constexpr std::uint32_t kTransfersMax = 1U << 18;  // well inside a slot's 20-bit index
 
 Status check_engine_id(std::string_view field, const std::string& engine_id) {
@@ -95,6 +97,7 @@ handover::Config handover_config(const AgentOptions& options, const Geometry& ge
   config.mode = options.mode;
   config.geometry = geometry;
   config.verify_blocks = options.verify_blocks;
+  config.merge_runs = options.merge_runs;
   config.peer_timeout = options.peer_timeout;
   config.lease = options.lease;
   config.lease_renewal = options.lease_renewal;
@@ -119,11 +122,13 @@ handover::Config handover_config(const AgentOptions& options, const Geometry& ge
 class AgentImpl final : public Agent {
  public:
   AgentImpl(const AgentOptions& options, const Geometry& geometry, const PeerId& id,
-            PeerList allowed_peers, std::unique_ptr<Owner> owner)
+            PeerList allowed_peers, std::shared_ptr<const LinkMetrics> link,
+            std::unique_ptr<Owner> owner)
       : options_(options),
         geometry_(geometry),
         id_(id),
         allowed_peers_(std::move(allowed_peers)),
+        link_(std::move(link)),
         owner_(std::move(owner)) {}
 
   Status claim(TransferId transfer, const PeerAddress& peer) override {
@@ -197,6 +202,7 @@ class AgentImpl final : public Agent {
     return {options_.host, owner_->port(), id_.engine_id, id_.incarnation};
   }
   const AgentMetrics& metrics() const override { return owner_->metrics(); }
+  const LinkMetrics* link() const override { return link_.get(); }
 
  private:
   Status consumes(std::string_view call) const {
@@ -231,8 +237,21 @@ class AgentImpl final : public Agent {
   const Geometry geometry_;
   const PeerId id_;
   const PeerList allowed_peers_;
+  const std::shared_ptr<const LinkMetrics> link_;  // goes after the fabric that counts there
   const std::unique_ptr<Owner> owner_;
 };
+
+// Before the fabric's own work, where a link is emulated. `metrics` is null where none is.
+Result<std::unique_ptr<fabric::Fabric>> behind_link(const AgentOptions& options,
+                                                    std::unique_ptr<fabric::Fabric> fabric,
+                                                    std::shared_ptr<LinkMetrics>& metrics) {
+  const fabric::paced::Link link{options.link_bytes_per_second, options.post_cost};
+  if (link.bytes_per_second == 0 && link.post_cost == Duration{0}) return fabric;
+  metrics = std::make_shared<LinkMetrics>();
+  auto paced = fabric::paced::PacedFabric::create(std::move(fabric), link, *metrics);
+  if (!paced) return tl::unexpected(paced.error());
+  return std::move(*paced);
+}
 
 }  // namespace
 
@@ -248,6 +267,11 @@ Status check_options(const AgentOptions& options) {
     return fail(Errc::kInvalidArgument,
                 fmt::format("protocol_max is {}, {} to {} are spoken", options.protocol_max,
                             wire::kVersionMin, wire::kVersion));
+  }
+  if (options.post_cost < std::chrono::nanoseconds{0} || options.post_cost > kPostCostMax) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("post_cost is {} ns, 0 to {} are allowed", options.post_cost.count(),
+                            kPostCostMax.count()));
   }
   if (options.lease_renewal >= options.lease) {
     return fail(Errc::kInvalidArgument,
@@ -285,6 +309,10 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
     }
     fabric = std::make_unique<FaultFabric>(std::move(fabric), *fault);
   }
+  std::shared_ptr<LinkMetrics> link;
+  auto linked = behind_link(options, std::move(fabric), link);
+  if (!linked) return tl::unexpected(linked.error());
+  fabric = std::move(*linked);
   ok = fabric->register_regions(geometry.regions);
   if (!ok) return tl::unexpected(ok.error());
   if (options.mode == Mode::kPull && !fabric->capabilities().reads) {
@@ -309,7 +337,7 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
         options.host, (*owner)->port());
   }
   return std::make_unique<AgentImpl>(options, geometry, id, std::move(*allowed_peers),
-                                     std::move(*owner));
+                                     std::move(link), std::move(*owner));
 }
 
 Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,

@@ -130,6 +130,33 @@ TEST_F(AgentTest, OnlyTheMissingSuffixMoves) {
   EXPECT_EQ(d_->ends(t, Side::kDecode).at(0).range, (TokenRange{16, 40}));
 }
 
+// The emulated link counts the very bytes that the hand-over moved, and a poster that goes block by
+// block pays for each block of each region.
+TEST_F(AgentTest, AnEmulatedLinkTakesItsTimeForEveryByteAndPost) {
+  start([](AgentOptions& options) {
+    options.link_bytes_per_second = 10'000'000;
+    options.post_cost = 5us;
+    options.merge_runs = false;
+  });
+  d_->keep_decoded_blocks(true);
+  const auto t = TransferId::random();
+  ASSERT_TRUE(p_->ready(t, 18, 30));
+  ASSERT_TRUE(d_->register_blocks(t, p_->address(), 30));
+  expect_done(t, 18);
+  const Event end = p_->ends(t, Side::kPrefill).at(0);
+  ASSERT_NE(p_->agent().link(), nullptr);
+  const LinkMetrics& link = *p_->agent().link();
+  EXPECT_EQ(link.busy_nanoseconds.value(), end.bytes * 100);
+  EXPECT_EQ(link.posting_nanoseconds.value(), end.writes * 5000);
+  EXPECT_EQ(p_->agent().metrics().runs_merged.value(), 0U);
+  EXPECT_EQ(d_->agent().link()->busy_nanoseconds.value(), 0U);
+}
+
+TEST_F(AgentTest, WithoutALinkNothingIsCounted) {
+  start();
+  EXPECT_EQ(p_->agent().link(), nullptr);
+}
+
 TEST_F(AgentTest, VerifiedBlocks) {
   start([](AgentOptions& options) { options.verify_blocks = true; });
   d_->keep_decoded_blocks(true);
@@ -469,6 +496,7 @@ TEST(AgentCreate, BadOptionsNameTheField) {
   EXPECT_THAT(message([](auto& o, auto&) { o.peer_timeout = 0ms; }), HasSubstr("peer_timeout"));
   EXPECT_THAT(message([](auto& o, auto&) { o.lease_renewal = 40s; }), HasSubstr("lease_renewal"));
   EXPECT_THAT(message([](auto& o, auto&) { o.transfers_max = 0; }), HasSubstr("transfers_max"));
+  EXPECT_THAT(message([](auto& o, auto&) { o.post_cost = -1ns; }), HasSubstr("post_cost is -1"));
   EXPECT_THAT(message([](auto& o, auto&) { o.host = "no such host"; }), HasSubstr("no such host"));
   EXPECT_THAT(message([&](auto& o, auto&) { o.port = instance.address().port; }),
               HasSubstr("is in use"));

@@ -61,6 +61,9 @@ Result<std::unique_ptr<Owner>> Owner::create(const OwnerOptions& options,
   owner->channel_ = std::move(*channel);
   auto added = owner->poller_.add(owner->wake_.fd(), EPOLLIN, kWakeTag);
   if (added) added = owner->poller_.add(owner->fabric_->wait_fd(), EPOLLIN, kFabricTag);
+  if (const int fd = owner->fabric_->second_wait_fd(); added && fd >= 0) {
+    added = owner->poller_.add(fd, EPOLLIN, kFabricTag);
+  }
   if (!added) return tl::unexpected(added.error());
   owner->thread_ = std::thread([raw = owner.get()] { raw->run(); });
   return owner;

@@ -54,6 +54,32 @@ constexpr char kFooter[] =
 constexpr char kModelHelp[] =
     "a GGUF file, or smollm2 (found in BATON_SMOLLM2, BATON_MODELS or build/models)";
 
+constexpr char kServeModelHelp[] =
+    "a GGUF file, or smollm2 (found in BATON_SMOLLM2, BATON_MODELS or build/models); with "
+    "--backend\n"
+    "timed the profile, or with --profile a name for the API";
+
+// Of an instance that computes nothing.
+void add_timed_flags(CLI::App& app, ServeOptions& options) {
+  app.add_option("--backend", options.backend,
+                 "cpu, or timed: emulated, steps take what a profile says and KV is a pattern")
+      ->capture_default_str();
+  app.add_option(
+      "--profile", options.profile,
+      "timed: a file, or the name of one in BATON_PROFILES or profiles/; default: MODEL");
+  app.add_option("--kv-bytes-scale", options.kv_bytes_scale,
+                 "timed: the bytes of a token's KV are divided by this; default: the profile's");
+  app.add_option("--prefill", options.prefill,
+                 "timed: computed (default), or cached: prompts are found in a prefix cache");
+  app.add_option("--transfer-style", options.transfer_style,
+                 "timed: baton (default); published: the hand-over begins and is seen at engine\n"
+                 "steps, block by block, each at the profile's price; published-merged: likewise,\n"
+                 "neighbouring blocks as one");
+  app.add_option("--link-rate", options.link_rate,
+                 "timed: bytes a second that this instance sends, after scaling; default: the\n"
+                 "profile's, divided by the scale");
+}
+
 // Flags that `up` hands on to both instances, word for word.
 void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--served-model-name", options.served_model_names,
@@ -114,10 +140,11 @@ void add_announce(CLI::App& app, int& fd) {
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
   CLI::App* serve = app.add_subcommand("serve", "one instance: prefill, decode, or both");
-  serve->add_option("model", options.model, kModelHelp)->required();
+  serve->add_option("model", options.model, kServeModelHelp);
   serve->add_option("--host", options.host, "address to listen on")->capture_default_str();
   serve->add_option("--port", options.port, "0: any free one")->capture_default_str();
   add_shared_flags(*serve, options);
+  add_timed_flags(*serve, options);
   serve->add_option("--tensor-parallel-size", options.tensor_parallel_size, "1 in this release")
       ->capture_default_str();
   serve->add_option(

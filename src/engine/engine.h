@@ -111,6 +111,12 @@ enum class LoadFailurePolicy : std::uint8_t { kFail, kRecompute };
 // an engine that waits).
 enum class PullLoop : std::uint8_t { kThreaded, kEngine };
 
+// kPublished emulates, for measurements, when the published push connector of another engine starts
+// a transfer and sees its end (docs/performance.md, "Emulated"): P tells of a whole prompt, one
+// step after the one that ended it; D sees an end one step after the one in which it came. An
+// engine without work takes no steps to wait for.
+enum class TransferStyle : std::uint8_t { kBaton, kPublished };
+
 struct EngineOptions {
   std::uint32_t block_size = 16;
   std::uint32_t num_blocks =
@@ -123,6 +129,7 @@ struct EngineOptions {
   model::KvDtype kv_dtype = model::KvDtype::kBfloat16;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
   PullLoop pull_loop = PullLoop::kThreaded;
+  TransferStyle transfer_style = TransferStyle::kBaton;
   bool poison_blocks = false;  // debug: fill blocks with a pattern before they are granted to P
   std::optional<AgentOptions>
       agent;  // unset: no hand-over, every request runs here from end to end

@@ -92,15 +92,36 @@ Engine::Blocks EngineCore::blocks() const {
 void EngineCore::run() {
   while (!stopping_.load()) {
     take_inbox();
-    if (desk_) desk_->poll();
+    if (desk_) look_at_events();
     for (Sequence* sequence : std::exchange(ready_retries_, {})) send_ready(*sequence);
-    const bool computed = step();
+    computed_ = step();
+    tell_of_finished_prompts(computed_);
     give_way();
     update_gauges();
-    if (!computed) wait();
+    if (!computed_ && !(desk_ && desk_->has_collected())) wait();
   }
   take_inbox();
   finish_all();
+}
+
+void EngineCore::look_at_events() {
+  if (options_.transfer_style == TransferStyle::kBaton) return desk_->poll();
+  desk_->deal();
+  desk_->collect();
+  if (!computed_) desk_->deal();
+}
+
+// TransferStyle::kPublished: with two steps under way at once, what a step finished goes out behind
+// the step that follows it, if one does.
+void EngineCore::tell_of_finished_prompts(bool computed) {
+  std::vector<Sequence*> due = std::exchange(finished_before_, {});
+  if (computed) {
+    finished_before_ = std::exchange(finished_now_, {});
+  } else {
+    due.insert(due.end(), finished_now_.begin(), finished_now_.end());
+    finished_now_.clear();
+  }
+  for (Sequence* sequence : due) send_ready(*sequence);
 }
 
 void EngineCore::take_inbox() {
@@ -144,7 +165,9 @@ void EngineCore::compute() {
         {.tokens = std::span(sequence.tokens).subspan(sequence.computed, work.num_tokens),
          .start = sequence.computed,
          .block_table = sequence.blocks,
-         .want_logits = reaches_end && samples});
+         .want_logits = reaches_end && samples,
+         .before = std::span(sequence.tokens).first(sequence.computed),
+         .received = std::min(std::exchange(sequence.received, 0U), sequence.computed)});
     if (chunks_.back().want_logits) ++rows;
     tokens += work.num_tokens;
   }
@@ -152,11 +175,16 @@ void EngineCore::compute() {
   model_->forward(chunks_, cache_.pool(), std::span(logits_).first(rows * vocab));
   metrics_.steps.add();
   metrics_.iteration_tokens.observe(static_cast<double>(tokens));
+  auto fault = model_->faults().begin();
   std::size_t row = 0;
   for (std::size_t i = 0; i < work_.size(); ++i) {
     std::span<const float> logits;
     if (chunks_[i].want_logits) logits = std::span(logits_).subspan(vocab * row++, vocab);
-    after_chunk(*work_[i].sequence, work_[i].num_tokens, logits);
+    if (fault != model_->faults().end() && fault->chunk == i) {
+      finish_error(*work_[i].sequence, {Errc::kCorrupt, (fault++)->text});
+    } else {
+      after_chunk(*work_[i].sequence, work_[i].num_tokens, logits);
+    }
   }
 }
 

@@ -56,6 +56,8 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void give_way();
   void wait();
   void compute();
+  void look_at_events();
+  void tell_of_finished_prompts(bool computed);
   void finish_all();
   void update_gauges();
 
@@ -101,8 +103,12 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   // The engine thread's.
   std::unordered_map<std::string, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> ready_retries_;  // P: the agent's queue was full
-  bool retry_admission_ = false;          // D: the same
-  std::int64_t starving_since_ = 0;       // D: see give_way(); 0: not starving
+  // TransferStyle::kPublished. P: prompts that ended in the last step, and in the one before; D:
+  // whether the last look at events followed a step.
+  std::vector<Sequence*> finished_now_, finished_before_;
+  bool computed_ = false;
+  bool retry_admission_ = false;     // D: the same
+  std::int64_t starving_since_ = 0;  // D: see give_way(); 0: not starving
   std::int64_t patience_ns_ = 0;
   Sampler sampler_;
   std::vector<Intake::Item> inbox_;

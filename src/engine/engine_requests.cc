@@ -110,7 +110,8 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
     scheduler_.remove(sequence);
     sequence.phase = Phase::kHandingOver;
   }
-  send_ready(sequence);
+  if (options_.transfer_style == TransferStyle::kBaton) return send_ready(sequence);
+  if (sequence.phase == Phase::kHandingOver) finished_now_.push_back(&sequence);
 }
 
 void EngineCore::send_ready(Sequence& sequence) {
@@ -226,7 +227,9 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   const auto transfer = transfer_of(sequence.request);
   const bool transfer_stays = transfer && desk_->detach(sequence);
   scheduler_.remove(sequence);
-  std::erase(ready_retries_, &sequence);
+  for (auto* list : {&ready_retries_, &finished_now_, &finished_before_}) {
+    std::erase(*list, &sequence);
+  }
   pool_.free(sequence.blocks);
   sequence.blocks.clear();
   count_finish(sequence, reason);
@@ -260,7 +263,12 @@ void EngineCore::log_failure(log::Level level, const Sequence& sequence, const E
   std::string peer = event ? event->peer : "";
   if (peer.empty() && !is_prefill) peer = sequence.request.remote_prefill->peer.engine_id;
   const std::string& own = agent_->id().engine_id;
-  log::failure(level, event ? to_string(event->cause) : "not_accepted",
+  // What failed behind a hand-over that went well is known by the error alone.
+  const bool done = event && event->outcome == Outcome::kDone;
+  log::failure(level,
+               done    ? to_string(error.code)
+               : event ? to_string(event->cause)
+                       : "not_accepted",
                {{"transfer", transfer->second.to_string()},
                 {"request", sequence.request.id},
                 {"prefill", is_prefill ? own : peer},
@@ -337,6 +345,7 @@ void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
   const bool take = known && sequence.request.remote_prefill->first_token == FirstToken::kPrefill;
   sequence.handover = std::move(event);
   sequence.computed = take ? sequence.prompt_size : sequence.prompt_size - 1;
+  sequence.received = sequence.computed;
   scheduler_.arrived(sequence);
   if (take) deliver(sequence, first);
 }

@@ -136,13 +136,22 @@ void HandoverDesk::cancel(TransferId transfer) {
 }
 
 void HandoverDesk::poll() {
+  collect();
+  deal();
+}
+
+void HandoverDesk::collect() {
   const std::vector<TransferId> again = std::exchange(cancels_, {});
   for (const TransferId transfer : again) cancel(transfer);
   for (;;) {
     const std::size_t n = agent_->poll_events(events_);
-    for (std::size_t i = 0; i < n; ++i) on_event(std::exchange(events_[i], Event{}));
+    for (std::size_t i = 0; i < n; ++i) collected_.push_back(std::exchange(events_[i], Event{}));
     if (n < events_.size()) return;
   }
+}
+
+void HandoverDesk::deal() {
+  for (Event& event : std::exchange(collected_, {})) on_event(std::move(event));
 }
 
 void HandoverDesk::on_event(Event event) {

@@ -64,6 +64,10 @@ class HandoverDesk {
 
   // Takes the agent's events, and repeats what its full queue refused.
   void poll();
+  // The same in two parts: events that are taken wait here until they are dealt with.
+  void collect();
+  void deal();
+  bool has_collected() const { return !collected_.empty(); }
   bool must_retry() const { return !cancels_.empty(); }
   int event_fd() const { return agent_->event_fd(); }
   std::size_t waiting_for_kv() const { return decode_registered_; }
@@ -84,6 +88,7 @@ class HandoverDesk {
   BlockPool* pool_;
   Listener* listener_;
   std::vector<Event> events_;
+  std::vector<Event> collected_;
   std::vector<TransferId> cancels_;  // to be repeated
   std::uint32_t attempts_ = 0;
   std::size_t decode_registered_ = 0;

@@ -19,13 +19,24 @@ const char* dtype_name(model::KvDtype dtype) {
 
 }  // namespace
 
+model::KvLayout kv_layout_of(const model::ModelConfig& config, const KvCacheShape& shape) {
+  if (shape.layout) return *shape.layout;
+  model::KvLayout layout;
+  layout.block_bytes = model::kv_block_bytes(config, shape.dtype, shape.block_size);
+  for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    layout.regions.push_back(fmt::format("layer.{}", layer));
+  }
+  return layout;
+}
+
 Result<KvCache> KvCache::create(const model::ModelConfig& config, const std::string& kernel_family,
                                 const KvCacheShape& shape) {
   BATON_CHECK(shape.block_size > 0 && shape.num_blocks > 0);
-  const std::size_t block_bytes = model::kv_block_bytes(config, shape.dtype, shape.block_size);
+  const model::KvLayout layout = kv_layout_of(config, shape);
+  const std::size_t block_bytes = layout.block_bytes;
   const std::size_t stride = (block_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const std::uint64_t layer_bytes = static_cast<std::uint64_t>(stride) * shape.num_blocks;
-  auto memory = PoolMemory::create("baton-kv", layer_bytes * config.num_layers);
+  const std::uint64_t region_bytes = static_cast<std::uint64_t>(stride) * shape.num_blocks;
+  auto memory = PoolMemory::create("baton-kv", region_bytes * layout.regions.size());
   if (!memory) return tl::unexpected(memory.error());
 
   KvCache cache(std::move(*memory), block_bytes);
@@ -42,11 +53,11 @@ Result<KvCache> KvCache::create(const model::ModelConfig& config, const std::str
   geometry.block_size = shape.block_size;
   geometry.layout = BlockLayout::kHeadsFirst;
   geometry.kernel_family = kernel_family;
-  for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::uint64_t offset = layer * layer_bytes;
+  for (std::size_t i = 0; i < layout.regions.size(); ++i) {
+    const std::uint64_t offset = i * region_bytes;
     std::byte* base = cache.memory_.data() + offset;
     cache.pool_.layers.push_back(base);
-    geometry.regions.push_back({.name = fmt::format("layer.{}", layer),
+    geometry.regions.push_back({.name = layout.regions[i],
                                 .base = base,
                                 .stride_bytes = stride,
                                 .block_bytes = block_bytes,

@@ -1,8 +1,10 @@
-// The KV cache of this instance: one sealed memfd with one region a layer, said once to the model
+// The KV cache of this instance: one sealed memfd with one region a layer (or what the model's own
+// layout says), said once to the model
 // (KvPool) and once to the hand-over (Geometry).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -17,7 +19,11 @@ struct KvCacheShape {
   std::uint32_t block_size = 16;
   std::uint32_t num_blocks = 0;  // > 0
   model::KvDtype dtype = model::KvDtype::kBfloat16;
+  std::optional<model::KvLayout> layout{};  // unset: one region a layer
 };
+
+// What `shape` means for a model: its own layout, or the usual one.
+model::KvLayout kv_layout_of(const model::ModelConfig& config, const KvCacheShape& shape);
 
 class KvCache {
  public:

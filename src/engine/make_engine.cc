@@ -34,14 +34,21 @@ Status check_options(const EngineOptions& options, const model::ModelConfig& con
   return {};
 }
 
+KvCacheShape shape_of(const EngineOptions& options, const model::Model& model) {
+  return {.block_size = options.block_size,
+          .num_blocks = options.num_blocks,
+          .dtype = options.kv_dtype,
+          .layout = model.kv_layout(options.block_size)};
+}
+
 // Replaces every 0 by what is chosen. The pool holds max_num_seqs sequences of full length, where
 // kv_cache_bytes allow it.
-Status choose(EngineOptions& options, const model::ModelConfig& config) {
+Status choose(EngineOptions& options, const model::Model& model) {
+  const model::ModelConfig& config = model.config();
   if (options.max_model_len == 0) options.max_model_len = config.context_length;
   if (options.num_blocks != 0) return {};
-  const std::uint64_t bytes = static_cast<std::uint64_t>(model::kv_block_bytes(
-                                  config, options.kv_dtype, options.block_size)) *
-                              config.num_layers;
+  const model::KvLayout layout = kv_layout_of(config, shape_of(options, model));
+  const std::uint64_t bytes = std::uint64_t{layout.block_bytes} * layout.regions.size();
   BATON_CHECK(bytes > 0);
   const std::uint64_t blocks_each =
       (options.max_model_len + options.block_size - 1) / options.block_size;
@@ -66,12 +73,10 @@ Result<std::unique_ptr<Engine>> make_engine(std::unique_ptr<model::Model> model,
   if (Status status = check_options(options, model->config()); !status) {
     return tl::unexpected(status.error());
   }
-  if (Status status = choose(chosen, model->config()); !status) {
+  if (Status status = choose(chosen, *model); !status) {
     return tl::unexpected(status.error());
   }
-  auto cache = KvCache::create(
-      model->config(), model->kernel_family(),
-      {.block_size = chosen.block_size, .num_blocks = chosen.num_blocks, .dtype = chosen.kv_dtype});
+  auto cache = KvCache::create(model->config(), model->kernel_family(), shape_of(chosen, *model));
   if (!cache) return tl::unexpected(cache.error());
   std::unique_ptr<Agent> agent;
   if (chosen.agent) {

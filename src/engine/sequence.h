@@ -62,6 +62,7 @@ struct Sequence {
   std::uint32_t registrations = 0;
   bool withdrawing = false;  // asked back from the agent, and not ended yet
   bool remote_done = false;
+  std::uint32_t received = 0;  // prompt tokens whose KV came from P and that no step has read yet
   std::optional<Event> handover;
 
   RequestTimes times;

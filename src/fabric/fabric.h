@@ -173,6 +173,8 @@ class Fabric {
   virtual bool busy() const = 0;
   // An epoll-able descriptor that becomes readable when poll() may have something to tell.
   virtual int wait_fd() const = 0;
+  // Another one of the same kind, or -1 (epolls can be put into each other only a few times).
+  virtual int second_wait_fd() const { return -1; }
 };
 
 }  // namespace baton::fabric

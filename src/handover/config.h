@@ -21,6 +21,7 @@ struct Config {
   Mode mode = Mode::kPush;
   Geometry geometry;
   bool verify_blocks = false;
+  bool merge_runs = true;
   // The newest protocol this side offers: below wire::kVersion while a pool is being upgraded.
   std::uint16_t version_max = wire::kVersion;
 

@@ -231,6 +231,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   }
   Result<layout::CopyPlan> plan = layout::CopyPlan::compile(config.geometry, ack.geometry);
   if (!plan) return refuse_peer(index, "geometry", "", plan.error().message, now);
+  if (!config.merge_runs) plan->keep_blocks_apart();
   if (const auto warning = layout::find_warning(config.geometry, ack.geometry)) {
     log::failure(log::Level::kWarning, "tokens_may_differ",
                  {{"peer", ack.from.to_string()}, {"text", warning->to_string()}});

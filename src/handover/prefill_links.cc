@@ -78,6 +78,7 @@ void PrefillSide::Impl::on_hello(LinkId link, const wire::Hello& theirs, Time no
     refuse.text = plan.error().message;
     return refuse_link(link, refuse);
   }
+  if (!config.merge_runs) plan->keep_blocks_apart();
   const std::uint32_t index = peer_for(theirs.from, now);
   if (index == kNone) {
     refuse.field = "peers";

@@ -31,6 +31,10 @@ Result<CopyPlan> CopyPlan::compile(const Geometry& local, const Geometry& remote
   return plan;
 }
 
+void CopyPlan::keep_blocks_apart() {
+  for (Pair& pair : pairs_) pair.mergeable = false;
+}
+
 bool RunCursor::next(const BlockLists& lists, Run& out) {
   BATON_CHECK(plan_ != nullptr && run_bytes_max_ > 0);
   const auto pairs = plan_->pairs();

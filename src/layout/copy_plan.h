@@ -31,6 +31,9 @@ class CopyPlan {
   // Both geometries passed validate(). Errors: kMismatch with field and both values.
   static Result<CopyPlan> compile(const Geometry& local, const Geometry& remote);
 
+  // From here on every block is a run of its own.
+  void keep_blocks_apart();
+
   // A region here and the one of the same name there.
   struct Pair {
     std::uint32_t local_region = 0;

@@ -58,6 +58,17 @@ TEST(CopyPlan, AGapBetweenBlocksIsNeverTouched) {
   EXPECT_EQ(runs[1].remote_offset, 96U);
 }
 
+TEST(CopyPlan, KeepsBlocksApartWhenTold) {
+  const TestPool a = make_pool(2, 16), b = make_pool(2, 16);
+  CopyPlan plan = CopyPlan::compile(a.geometry, b.geometry).value();
+  EXPECT_EQ(expand(plan, {{0, 1, 2}}, {{8, 9, 10}}, 1 << 20).size(), 2U);
+  plan.keep_blocks_apart();
+  const auto runs = expand(plan, {{0, 1, 2}}, {{8, 9, 10}}, 1 << 20);
+  ASSERT_EQ(runs.size(), 6U);
+  EXPECT_EQ(runs[1].length, 64U);
+  EXPECT_EQ(runs[1].remote_offset, 9 * 64U);
+}
+
 TEST(CopyPlan, PairsRegionsByName) {
   const TestPool a = make_pool(3, 8);
   TestPool b = make_pool(3, 8);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,6 +67,22 @@ struct SequenceChunk {
   std::uint32_t start = 0;
   std::span<const BlockId> block_table;
   bool want_logits = false;  // of the chunk's last token
+  // The sequence's tokens [0, start); `tokens` follow them in memory.
+  std::span<const TokenId> before{};
+  // Of those, the first ones whose KV came from another instance and that no step has read yet.
+  std::uint32_t received = 0;
+};
+
+// How a model lays out its KV where it is not one region a layer of kv_block_bytes() a block.
+struct KvLayout {
+  std::vector<std::string> regions;  // names; what peers pair them by
+  std::size_t block_bytes = 0;       // of one block in each of them
+};
+
+// What a step found wrong in KV that came from elsewhere.
+struct KvFault {
+  std::size_t chunk = 0;  // of the forward(); its logits mean nothing
+  std::string text;       // which block of which region, and both values
 };
 
 class Model {
@@ -86,6 +103,14 @@ class Model {
   // BATON_CHECK.
   virtual void forward(std::span<const SequenceChunk> chunks, const KvPool& pool,
                        std::span<float> logits) = 0;
+
+  // Unset: one region a layer, as KvPool says. KvPool::layers are the regions in this order.
+  virtual std::optional<KvLayout> kv_layout(std::uint32_t block_size) const {
+    static_cast<void>(block_size);
+    return std::nullopt;
+  }
+  // Of the last forward(), by chunk. Only a model that can tell right KV from wrong has any.
+  virtual std::span<const KvFault> faults() const { return {}; }
 };
 
 }  // namespace baton::model

@@ -45,7 +45,9 @@ ApiError error_of(const engine::Output& output, const AnswerContext& context) {
   error.status = http_status(output.error.code);
   error.message = output.error.message;
   if (context.transfer) error.cause = kNotAccepted;
-  if (!output.handover || output.handover->outcome == Outcome::kDone) return error;
+  if (!output.handover) return error;
+  error.cause = to_string(output.error.code);
+  if (output.handover->outcome == Outcome::kDone) return error;
   const Event& event = *output.handover;
   error.status = http_status(event.cause);
   error.cause = to_string(event.cause);
@@ -72,6 +74,7 @@ std::optional<Event> handover_of(const engine::Output& output, const AnswerConte
 
 std::string record_of(const engine::Output& output, const AnswerContext& context) {
   SideRecord record;
+  record.emulated = context.head.system_fingerprint;
   record.engine_id = context.engine_id;
   record.request_id = context.request_id;
   record.trace = context.trace;

@@ -11,12 +11,14 @@ namespace {
 
 Json head_of(const AnswerHead& head, bool chunk) {
   const bool chat = head.endpoint == Endpoint::kChat;
-  return {{"id", head.id},
-          {"object", !chat   ? "text_completion"
-                     : chunk ? "chat.completion.chunk"
-                             : "chat.completion"},
-          {"created", head.created},
-          {"model", head.model}};
+  Json body = {{"id", head.id},
+               {"object", !chat   ? "text_completion"
+                          : chunk ? "chat.completion.chunk"
+                                  : "chat.completion"},
+               {"created", head.created},
+               {"model", head.model}};
+  if (!head.system_fingerprint.empty()) body["system_fingerprint"] = head.system_fingerprint;
+  return body;
 }
 
 // Cached are tokens whose KV this request reused. Nothing is reused yet; what P sent was computed
@@ -124,6 +126,7 @@ std::string side_record(const SideRecord& record) {
                {"prompt_tokens", record.prompt_tokens},
                {"completion_tokens", record.completion_tokens},
                {"computed_prompt_tokens", record.computed_prompt_tokens}};
+  if (!record.emulated.empty()) body["emulated"] = record.emulated;
   if (record.handover) add_handover(*record.handover, record.block_size, body);
   const Timeline times = record.handover ? record.handover->times : Timeline{};
   body["times"] = {
@@ -173,11 +176,12 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
 }
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len) {
+                        std::uint32_t max_model_len, std::string_view emulated) {
   Json list = Json::array();
   for (const std::string& name : names) {
     Json entry = {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "baton"}};
     if (max_model_len > 0) entry["max_model_len"] = max_model_len;
+    if (!emulated.empty()) entry["emulated"] = emulated;
     list.push_back(std::move(entry));
   }
   return to_text(Json{{"object", "list"}, {"data", std::move(list)}});

@@ -19,9 +19,10 @@ namespace baton::serving {
 // What every body of one answer begins with.
 struct AnswerHead {
   Endpoint endpoint = Endpoint::kCompletions;
-  std::string id;            // "cmpl-..." or "chatcmpl-..."
-  std::string model;         // as served
-  std::int64_t created = 0;  // seconds since 1970
+  std::string id;                    // "cmpl-..." or "chatcmpl-..."
+  std::string model;                 // as served
+  std::int64_t created = 0;          // seconds since 1970
+  std::string system_fingerprint{};  // said where it is not empty: that the answer is emulated
 };
 
 struct Usage {
@@ -65,6 +66,7 @@ struct SideRecord {
   engine::RequestTimes times;
   std::int64_t ended = 0;         // CLOCK_MONOTONIC, ns
   std::optional<Event> handover;  // also of a hand-over that never began: see answers.cc
+  std::string emulated{};         // what is emulated; empty where nothing is
 };
 std::string side_record(const SideRecord& record);
 
@@ -84,7 +86,7 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
                       const std::optional<SourceBlocks>& source = {});
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len);
+                        std::uint32_t max_model_len, std::string_view emulated = {});
 
 std::int64_t unix_seconds();
 

@@ -150,6 +150,7 @@ Status read_sizes(const Json& body, InstanceInfo& info) {
 Status read_texts_of_newer_ones(const Json& body, InstanceInfo& info) {
   for (const auto& [field, target] : {std::pair{"weights", &info.weights},
                                       {"kernel_family", &info.kernel_family},
+                                      {"emulated", &info.emulated},
                                       {"kv_load_failure_policy", &info.kv_load_failure_policy},
                                       {"fabric", &info.fabric},
                                       {"fabric_provider", &info.fabric_provider},
@@ -177,6 +178,7 @@ std::string to_json(const InstanceInfo& info) {
            {"models", info.models},
            {"weights", info.weights},
            {"kernel_family", info.kernel_family},
+           {"emulated", info.emulated},
            {"kv_load_failure_policy", info.kv_load_failure_policy},
            {"block_size", info.block_size},
            {"max_model_len", info.max_model_len},

@@ -26,6 +26,7 @@ struct InstanceInfo {
   std::vector<std::string> models;  // served names
   std::string weights;              // fingerprint
   std::string kernel_family;
+  std::string emulated;                // what the timed backend emulates, in words; "": nothing
   std::string kv_load_failure_policy;  // "fail" or "recompute"
   std::uint32_t block_size = 0;
   std::uint32_t max_model_len = 0;

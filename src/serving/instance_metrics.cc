@@ -197,12 +197,69 @@ void add_handover_times(const AgentMetrics& m, MetricPage& page) {
                  m.write_seconds);
 }
 
+double seconds(const Counter& nanoseconds) {
+  return static_cast<double>(nanoseconds.value()) * 1e-9;
+}
+
+void add_link(const LinkMetrics& link, MetricPage& page) {
+  page.counter("baton_link_busy_seconds_total",
+               "Emulated link: time taken by bytes. Its rate is the share of time in use.",
+               seconds(link.busy_nanoseconds));
+  page.counter("baton_link_posting_seconds_total", "Emulated link: time taken by posts.",
+               seconds(link.posting_nanoseconds));
+  page.counter("baton_link_lost_seconds_total",
+               "Emulated link: time for which it stood still although something waited for it; the "
+               "cores of this machine were the limit.",
+               seconds(link.lost_nanoseconds));
+  page.counter("baton_link_refusals_total",
+               "Emulated link: posts that came too early and were tried again.", of(link.refusals));
+}
+
+void add_emulation(const Emulation& emulation, MetricPage& page) {
+  page.gauge("baton_emulation_info", "What this instance emulates: its figures are of a profile.",
+             1,
+             {{"emulated", "true"},
+              {"profile", emulation.profile},
+              {"emulated_model", emulation.model},
+              {"kv_bytes_scale", std::to_string(emulation.kv_bytes_scale)},
+              {"prefill", emulation.prefill},
+              {"transfer_style", emulation.transfer_style},
+              {"link_bytes_per_second", std::to_string(emulation.link_bytes_per_second)}});
+  const engine::timed::TimedMetrics& m = *emulation.metrics;
+  page.counter("baton_emulated_steps_total", "Emulated steps.", of(m.steps));
+  page.counter("baton_emulated_step_seconds_total", "Time that these steps should have taken.",
+               seconds(m.step_nanoseconds));
+  page.counter(
+      "baton_emulated_overrun_steps_total",
+      "Emulated steps whose bytes took longer to fill and compare than the step: the cores "
+      "of this machine were the limit.",
+      of(m.overrun_steps));
+  page.counter("baton_emulated_overrun_seconds_total", "By how much, in all.",
+               seconds(m.overrun_nanoseconds));
+  page.counter("baton_emulated_late_seconds_total",
+               "Time by which the system ended steps later than asked.",
+               seconds(m.late_nanoseconds));
+  page.counter("baton_emulated_fill_seconds_total", "Time spent on filling KV, within steps.",
+               seconds(m.fill_nanoseconds));
+  page.counter("baton_emulated_filled_bytes_total", "KV bytes filled.", of(m.filled_bytes));
+  page.counter("baton_emulated_check_seconds_total",
+               "Time spent on comparing received KV, within steps.", seconds(m.check_nanoseconds));
+  page.counter("baton_emulated_checked_bytes_total", "Received KV bytes compared.",
+               of(m.checked_bytes));
+  page.counter("baton_emulated_checked_prompts_total", "Prompts whose received KV was compared.",
+               of(m.checked_prompts));
+  page.counter("baton_emulated_kv_faults_total", "Prompts whose received KV was wrong.",
+               of(m.faults));
+}
+
 }  // namespace
 
 std::string metrics_text(const MetricsSource& source) {
   MetricPage page({{"model_name", source.model_name}, {"engine", source.engine_id}});
   add_engine(source, page);
   add_engine_own(source, page);
+  if (source.emulation != nullptr) add_emulation(*source.emulation, page);
+  if (source.link != nullptr) add_link(*source.link, page);
   add_failures(page);
   if (source.agent != nullptr) {
     add_handover_ends(*source.agent, page);

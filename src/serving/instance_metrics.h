@@ -7,6 +7,7 @@
 
 #include "baton/metrics.h"
 #include "engine/engine.h"
+#include "serving/timed_backend.h"
 
 namespace baton::serving {
 
@@ -17,6 +18,8 @@ struct MetricsSource {
   const AgentMetrics* agent = nullptr;  // null without hand-over
   engine::Engine::Blocks blocks;
   std::uint32_t block_size = 0;
+  const LinkMetrics* link = nullptr;     // null without an emulated link
+  const Emulation* emulation = nullptr;  // null where nothing is emulated
 };
 
 std::string metrics_text(const MetricsSource& source);

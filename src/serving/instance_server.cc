@@ -178,7 +178,9 @@ class InstanceServerImpl : public InstanceServer {
 
   void health(http::ResponseWriter& writer) const {
     if (!can_serve()) return respond_error(writer, unavailable());
-    writer.respond(200, kJson, R"({"status":"ok"})");
+    if (served_.emulation == nullptr) return writer.respond(200, kJson, R"({"status":"ok"})");
+    writer.respond(200, kJson,
+                   fmt::format(R"({{"status":"ok","emulated":{}}})", served_.emulation->json()));
   }
 
   // An answer that ends with this process, or when it begins to stop: a router knows at once.
@@ -205,7 +207,9 @@ class InstanceServerImpl : public InstanceServer {
 
   void models(http::ResponseWriter& writer) const {
     const std::uint32_t length = is_loaded() ? engine().options().max_model_len : 0;
-    writer.respond(200, kJson, models_body(options_.model_names, created_, length));
+    writer.respond(
+        200, kJson,
+        models_body(options_.model_names, created_, length, is_loaded() ? emulated() : ""));
   }
 
   void metrics(http::ResponseWriter& writer) const {
@@ -217,7 +221,14 @@ class InstanceServerImpl : public InstanceServer {
     source.agent = engine().agent() == nullptr ? nullptr : &engine().agent()->metrics();
     source.blocks = engine().blocks();
     source.block_size = engine().options().block_size;
+    source.link = engine().agent() == nullptr ? nullptr : engine().agent()->link();
+    source.emulation = served_.emulation;
     writer.respond(200, std::string(kMetricsContentType), metrics_text(source));
+  }
+
+  // What is emulated, as one line; empty where nothing is.
+  std::string emulated() const {
+    return served_.emulation == nullptr ? "" : served_.emulation->text();
   }
 
   std::string engine_id() const {
@@ -258,6 +269,7 @@ class InstanceServerImpl : public InstanceServer {
     info.boot_id = boot_id();
     info.weights = engine().model_config().fingerprint;
     info.kernel_family = engine().kernel_family();
+    info.emulated = emulated();
     const bool recompute = options.load_failure_policy == engine::LoadFailurePolicy::kRecompute;
     info.kv_load_failure_policy = recompute ? "recompute" : "fail";
     info.block_size = options.block_size;
@@ -405,6 +417,7 @@ class InstanceServerImpl : public InstanceServer {
     context.head.id = answer_id(request.endpoint, request_name(http.headers));
     context.head.model = request.model.empty() ? options_.model_names.front() : request.model;
     context.head.created = unix_seconds();
+    context.head.system_fingerprint = emulated();
     context.stream = request.stream;
     context.include_usage = request.include_usage;
     context.show_token_ids = request.return_token_ids;

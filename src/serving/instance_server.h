@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "model/chat_template.h"
 #include "model/tokenizer.h"
+#include "serving/timed_backend.h"
 
 namespace baton::serving {
 
@@ -27,6 +28,7 @@ struct Served {
   engine::Engine* engine = nullptr;
   const model::Tokenizer* tokenizer = nullptr;
   const model::ChatTemplate* chat_template = nullptr;
+  const Emulation* emulation = nullptr;  // of the timed backend only
 };
 
 class InstanceServer {

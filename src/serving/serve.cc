@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "engine/timed/byte_tokenizer.h"
 #include "model/chat_template.h"
 #include "model/gguf.h"
 #include "model/model.h"
@@ -15,6 +16,7 @@
 #include "serving/instance_server.h"
 #include "serving/kv_transfer_config.h"
 #include "serving/model_files.h"
+#include "serving/timed_backend.h"
 
 namespace baton::serving {
 namespace {
@@ -166,7 +168,14 @@ struct Loaded {
   std::unique_ptr<model::ChatTemplate> chat_template;
 };
 
-Result<Loaded> load(const std::string& path, const model::ModelOptions& options) {
+Result<Loaded> load_timed(const TimedBackend& backend) {
+  auto model = make_timed_model(backend);
+  if (!model) return tl::unexpected<Error>(model.error());
+  return Loaded{std::move(*model), std::make_shared<engine::timed::ByteTokenizer>(),
+                std::make_unique<engine::timed::PlainChat>()};
+}
+
+Result<Loaded> load_file(const std::string& path, const model::ModelOptions& options) {
   auto file = model::GgufFile::open(path);
   if (!file) return tl::unexpected<Error>(file.error());
   Loaded loaded;
@@ -178,6 +187,21 @@ Result<Loaded> load(const std::string& path, const model::ModelOptions& options)
   loaded.model = std::move(*model);
   loaded.chat_template = model::ChatTemplate::from(**file);
   return loaded;
+}
+
+// What an instance runs on: the engine's options, and the backend that goes with them.
+struct Plan {
+  engine::EngineOptions engine;
+  std::optional<TimedBackend> timed;
+  std::string path;  // of the weights; not for the timed backend
+};
+
+Result<Loaded> load(const Plan& plan, const ServeOptions& options) {
+  if (plan.timed) return load_timed(*plan.timed);
+  model::ModelOptions model_options;
+  model_options.threads = thread_count(options);
+  model_options.kv_dtype = plan.engine.kv_dtype;
+  return load_file(plan.path, model_options);
 }
 
 void log_serving(const engine::Engine& engine, const std::string& url, const std::string& name) {
@@ -211,24 +235,25 @@ void stop_serving(const ServeOptions& options, InstanceServer& server) {
 }
 
 // From a listening server to the stop signal.
-Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engine_options,
-                 const std::string& path, InstanceServer& server) {
-  model::ModelOptions model_options;
-  model_options.threads = thread_count(options);
-  model_options.kv_dtype = engine_options.kv_dtype;
-  Result<Loaded> loaded = load(path, model_options);
+Exit serve_model(const ServeOptions& options, const Plan& plan, const std::string& name,
+                 InstanceServer& server) {
+  Result<Loaded> loaded = load(plan, options);
   if (!loaded) {
     complain("baton serve", loaded.error().message);
     return Exit::kModel;
   }
-  auto engine = engine::Engine::create(std::move(loaded->model), loaded->tokenizer, engine_options);
+  auto engine = engine::Engine::create(std::move(loaded->model), loaded->tokenizer, plan.engine);
   if (!engine) {
     complain("baton serve", engine.error().message);
     return exit_of(engine.error().code);
   }
-  server.attach({engine->get(), loaded->tokenizer.get(), loaded->chat_template.get()});
-  const std::string name =
-      options.served_model_names.empty() ? options.model : options.served_model_names.front();
+  std::optional<Emulation> emulation;
+  if (plan.timed) {
+    emulation = plan.timed->emulation();
+    log::warning("{}", emulation->text());
+  }
+  server.attach({engine->get(), loaded->tokenizer.get(), loaded->chat_template.get(),
+                 emulation ? &*emulation : nullptr});
   log_serving(**engine, base_url(options.host, server.port()), name);
   const int signal = wait_for_stop();
   log::info("signal {}: no new requests, running ones may take {} s", signal,
@@ -237,11 +262,11 @@ Exit serve_model(const ServeOptions& options, const engine::EngineOptions& engin
   return Exit::kOk;
 }
 
-}  // namespace
-
-Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
-  engine::EngineOptions out;
+Result<Plan> make_plan(const ServeOptions& options) {
+  Plan plan;
+  engine::EngineOptions& out = plan.engine;
   Problems problems;
+  plan.timed = timed_backend(options, problems);
   check_dtype(options.dtype, out, problems);
   check_sizes(options, out, problems);
   check_seconds("--peer-timeout", options.peer_timeout, problems);
@@ -261,22 +286,38 @@ Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
     }
   }
   check_pull_loop(options, out, problems);
-  if (problems.empty()) return out;
+  if (plan.timed) apply(*plan.timed, options, out);
+  if (problems.empty()) return plan;
   return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));
 }
 
+}  // namespace
+
+Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
+  auto plan = make_plan(options);
+  if (!plan) return tl::unexpected<Error>(plan.error());
+  return std::move(plan->engine);
+}
+
 Exit run_serve(const ServeOptions& options) {
-  const auto engine = engine_options(options);
-  if (!engine) {
-    complain("baton serve", engine.error().message);
+  auto plan = make_plan(options);
+  if (!plan) {
+    complain("baton serve", plan.error().message);
     return Exit::kUsage;
   }
-  const Result<std::string> path = find_model(options.model);
-  if (!path) {
-    complain("baton serve", path.error().message);
-    return Exit::kModel;
+  if (!plan->timed && options.model.empty()) {
+    complain("baton serve", "MODEL is missing: a GGUF file, or the name smollm2");
+    return Exit::kUsage;
   }
-  if (engine->agent) log::set_name(engine->agent->engine_id);
+  if (!plan->timed) {
+    Result<std::string> path = find_model(options.model);
+    if (!path) {
+      complain("baton serve", path.error().message);
+      return Exit::kModel;
+    }
+    plan->path = std::move(*path);
+  }
+  if (plan->engine.agent) log::set_name(plan->engine.agent->engine_id);
   if (options.no_prefix_caching) {
     log::info("--no-enable-prefix-caching: nothing to switch off, requests share no prefixes yet");
   }
@@ -285,14 +326,18 @@ Exit run_serve(const ServeOptions& options) {
   server_options.host = options.host;
   server_options.port = options.port;
   server_options.model_names = options.served_model_names;
-  if (server_options.model_names.empty()) server_options.model_names = {options.model};
+  if (server_options.model_names.empty()) {
+    server_options.model_names = {options.model.empty() && plan->timed ? plan->timed->profile.name
+                                                                       : options.model};
+  }
+  const std::string name = server_options.model_names.front();
   auto server = InstanceServer::start(std::move(server_options));
   if (!server) {
     complain("baton serve", server.error().message);
     return Exit::kListen;
   }
   announce_port(options.announce_fd, (*server)->port());
-  return serve_model(options, *engine, *path, **server);
+  return serve_model(options, *plan, name, **server);
 }
 
 }  // namespace baton::serving

@@ -25,6 +25,13 @@ struct ServeOptions {
   std::uint32_t tensor_parallel_size = 1;
   std::string kv_transfer_config;
   std::string pull_loop;  // "": not given
+  std::string backend = "cpu";
+  // Of the backend `timed`; "" and 0: not given.
+  std::string profile;  // default: MODEL
+  std::uint32_t kv_bytes_scale = 0;
+  std::string prefill;
+  std::string transfer_style;
+  double link_rate = 0;  // bytes a second
   bool no_prefix_caching = false;
   std::uint32_t threads = 0;  // 0: one a core
   std::uint64_t kv_cache_bytes = 0;

@@ -19,6 +19,7 @@
 #include "base/random.h"
 #include "fabric/choice/choice_fabric.h"
 #include "fabric/libfabric/libfabric_fabric.h"
+#include "fabric/paced/paced_fabric.h"
 #include "fabric/shm/shm_fabric.h"
 #include "fabric/sim/sim_fabric.h"
 #include "fabric/testing/namespaces.h"
@@ -186,6 +187,13 @@ inline std::unique_ptr<Fabric> make_auto(const std::string& host_id) {
   return make_fabric(choice).value();
 }
 
+// Fast enough for the suite's long writes, and for short ones never in the way.
+inline std::unique_ptr<Fabric> make_paced() {
+  static LinkMetrics metrics;  // of the child process
+  constexpr paced::Link kLink{.bytes_per_second = 4'000'000'000};
+  return paced::PacedFabric::create(shm::make_shm_fabric().value(), kLink, metrics).value();
+}
+
 inline std::unique_ptr<World> memfd_world(ProcessWorld::Make make) {
   return std::make_unique<ProcessWorld>(std::move(make), Memory::kSealedMemfd);
 }
@@ -278,6 +286,7 @@ inline std::vector<Adapter> adapters() {
       {"SimDelivers", [] { return std::unique_ptr<World>(std::make_unique<SimWorld>(true)); }},
       {"ShmMemfd", [] { return shm_world(Memory::kSealedMemfd); }},
       {"ShmPrivateMemory", [] { return shm_world(Memory::kPrivate); }},
+      {"PacedShm", [] { return memfd_world([](auto) { return make_paced(); }); }},
       {"LibfabricTcp", [] { return memfd_world([](auto) { return make_libfabric("tcp"); }); },
        false},
       {"LibfabricTcpRxm",

@@ -1,0 +1,104 @@
+#include "engine/timed/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace baton::engine::timed {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+std::filesystem::path folder() {
+  return std::filesystem::path(BATON_SOURCE_DIR) / "profiles";
+}
+
+Json published() {
+  std::ifstream file(folder() / "qwen3-32b-tp8-h200.json");
+  return Json::parse(file);
+}
+
+std::string refusal(const Json& file) {
+  const auto profile = parse_profile(file.dump());
+  return profile ? "accepted" : profile.error().message;
+}
+
+TEST(Profiles, ThoseInTheTreeAreSoundAndNamedAsTheirFiles) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder())) {
+    const auto profile = find_profile(entry.path().string());
+    ASSERT_TRUE(profile) << profile.error().message;
+    EXPECT_EQ(profile->name + ".json", entry.path().filename().string());
+    ++count;
+  }
+  EXPECT_GE(count, 4U);
+}
+
+TEST(Profiles, ThePublishedOneHasThePublishedShape) {
+  const Profile profile = parse_profile(published().dump()).value();
+  EXPECT_EQ(token_bytes(profile), 256U);
+  // 32 KiB a token and rank; 512 MiB for 16k.
+  const std::uint64_t token =
+      std::uint64_t{token_bytes(profile)} * profile.num_layers * profile.kv_regions_per_layer;
+  EXPECT_EQ(token, 32U << 10U);
+  EXPECT_EQ(token * (16U << 10U), 512U << 20U);
+}
+
+TEST(Profiles, EveryNumberNeedsItsSource) {
+  for (const auto& [key, value] : published().items()) {
+    if (!value.is_number()) continue;
+    Json file = published();
+    file["sources"].erase(key);
+    EXPECT_THAT(refusal(file), HasSubstr(key + " has no source")) << key;
+    file["sources"][key] = "";
+    EXPECT_THAT(refusal(file), HasSubstr(key + " has no source")) << key;
+    file = published();
+    file.erase(key);
+    EXPECT_THAT(refusal(file), HasSubstr(key + " must be")) << key;
+    file[key] = -1;
+    EXPECT_THAT(refusal(file), HasSubstr(key + " must be")) << key;
+    EXPECT_THAT(refusal(file), HasSubstr("and is -1")) << key;
+  }
+}
+
+TEST(Profiles, NameEveryFault) {
+  const auto spoilt = [](const std::function<void(Json&)>& spoil) {
+    Json file = published();
+    spoil(file);
+    return refusal(file);
+  };
+  EXPECT_THAT(spoilt([](Json& f) { f["prefil_tokens_per_s"] = 1; }),
+              HasSubstr("prefil_tokens_per_s is no field"));
+  EXPECT_THAT(spoilt([](Json& f) { f["sources"]["speed"] = "a guess"; }),
+              HasSubstr("sources.speed is the source of no number"));
+  EXPECT_THAT(spoilt([](Json& f) { f["num_layers"] = "64"; }), HasSubstr("and is \"64\""));
+  EXPECT_THAT(spoilt([](Json& f) { f["num_layers"] = 1.5; }),
+              HasSubstr("num_layers must be an integer"));
+  EXPECT_THAT(spoilt([](Json& f) { f["decode_step_s"] = 1e9; }), HasSubstr("decode_step_s"));
+  EXPECT_THAT(spoilt([](Json& f) { f["name"] = ""; }), HasSubstr("name must be a text"));
+  EXPECT_THAT(spoilt([](Json& f) { f["sources"] = 3; }), HasSubstr("sources must be an object"));
+  EXPECT_THAT(spoilt([](Json& f) { f["kv_bytes_scale"] = 64; }),
+              HasSubstr("kv_bytes_scale is 64, and must divide the 256 bytes"));
+  EXPECT_THAT(spoilt([](Json& f) { f["max_num_batched_tokens"] = 4; }),
+              HasSubstr("max_num_batched_tokens 4 is smaller than max_num_seqs 8"));
+  EXPECT_THAT(parse_profile("{").error().message, HasSubstr("not JSON"));
+  EXPECT_THAT(parse_profile("[1]").error().message, HasSubstr("is an object, not [1]"));
+}
+
+TEST(Profiles, AreFoundByName) {
+  ::setenv("BATON_PROFILES", folder().c_str(), 1);
+  EXPECT_EQ(find_profile("deepseek-v3-tp8-h200").value().num_layers, 61U);
+  const auto missing = find_profile("no-such");
+  ::unsetenv("BATON_PROFILES");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, Errc::kNotFound);
+  EXPECT_THAT(missing.error().message, HasSubstr("no-such.json"));
+}
+
+}  // namespace
+}  // namespace baton::engine::timed

@@ -1,0 +1,27 @@
+#include "engine/timed/step_time.h"
+
+namespace baton::engine::timed {
+
+Duration step_time(const Profile& profile, Prefill prefill, std::span<const Part> parts) {
+  double prompt_tokens = 0, decoding = 0, context = 0;
+  for (const Part& part : parts) {
+    if (part.tokens > 1) {
+      prompt_tokens += part.tokens;
+    } else {
+      ++decoding;
+      context += part.context;
+    }
+  }
+  double seconds = 0;
+  if (prompt_tokens > 0) {
+    seconds += prefill == Prefill::kCached ? profile.cached_prefill_step_s
+                                           : prompt_tokens / profile.prefill_tokens_per_s;
+  }
+  if (decoding > 0) {
+    seconds += profile.decode_step_s + profile.decode_per_sequence_s * decoding +
+               profile.decode_per_context_token_s * context;
+  }
+  return Duration(static_cast<Duration::rep>(seconds * 1e9 + 0.5));
+}
+
+}  // namespace baton::engine::timed

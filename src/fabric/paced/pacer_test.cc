@@ -1,0 +1,78 @@
+#include "fabric/paced/pacer.h"
+
+#include <gtest/gtest.h>
+
+namespace baton::fabric::paced {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Time kStart{seconds(1000)};
+
+struct PacerTest : ::testing::Test {
+  Counter busy, lost;
+  Pacer pacer{busy, lost};
+};
+
+TEST_F(PacerTest, WhatBeginsMakesTheNextOneWait) {
+  EXPECT_TRUE(pacer.may_begin(kStart, false));
+  pacer.take(microseconds(30));
+  pacer.take(microseconds(20));
+  EXPECT_EQ(pacer.free_at(), kStart + microseconds(50));
+  EXPECT_FALSE(pacer.may_begin(kStart + microseconds(49), true));
+  EXPECT_TRUE(pacer.may_begin(kStart + microseconds(50), true));
+  EXPECT_EQ(busy.value(), 50'000U);
+  EXPECT_EQ(lost.value(), 0U);
+}
+
+TEST_F(PacerTest, AnIdleOneSavesNothingUp) {
+  EXPECT_TRUE(pacer.may_begin(kStart, false));
+  pacer.take(milliseconds(1));
+  const Time later = kStart + seconds(60);
+  EXPECT_TRUE(pacer.may_begin(later, false));
+  pacer.take(milliseconds(1));
+  EXPECT_FALSE(pacer.may_begin(later, false));
+  EXPECT_EQ(pacer.free_at(), later + milliseconds(1));
+  EXPECT_EQ(lost.value(), 0U);
+}
+
+TEST_F(PacerTest, AUserWhoComesLateCatchesUp) {
+  EXPECT_TRUE(pacer.may_begin(kStart, false));
+  pacer.take(microseconds(10));
+  // 3 ms late: what would have gone in that time goes at once, and no more than that.
+  const Time late = kStart + microseconds(10) + milliseconds(3);
+  int begun = 0;
+  for (; pacer.may_begin(late, true); ++begun) pacer.take(microseconds(10));
+  EXPECT_EQ(begun, 301);  // 300 in the 3 ms, and the one that begins now
+  EXPECT_EQ(lost.value(), 0U);
+}
+
+TEST_F(PacerTest, BeyondTheCatchUpTimeIsLostAndSaidSo) {
+  EXPECT_TRUE(pacer.may_begin(kStart, false));
+  pacer.take(microseconds(10));
+  EXPECT_TRUE(pacer.may_begin(kStart + microseconds(10) + milliseconds(25), true));
+  EXPECT_EQ(lost.value(), 20'000'000U);
+  EXPECT_EQ(pacer.free_at(), kStart + microseconds(10) + milliseconds(20));
+}
+
+TEST_F(PacerTest, BeginsNoEarlierThanItIsTold) {
+  pacer.not_before(kStart + milliseconds(2));
+  EXPECT_FALSE(pacer.may_begin(kStart, false));
+  pacer.not_before(kStart);
+  EXPECT_EQ(pacer.free_at(), kStart + milliseconds(2));
+}
+
+TEST(Pacing, TurnsBytesIntoTimeAndBack) {
+  EXPECT_EQ(time_of(1'000'000, 1'000'000'000), milliseconds(1));
+  EXPECT_EQ(time_of(512, 42'600'000'000), Duration(12));
+  EXPECT_EQ(time_of(512, 0), Duration(0));
+  // 512 MiB of one rank of a 16k prompt on 42.6 GB/s.
+  EXPECT_EQ(time_of(512ULL << 20, 42'600'000'000) / microseconds(1), 12'602);
+  EXPECT_EQ(bytes_in(microseconds(100), 1'000'000'000), 100'000U);
+  EXPECT_EQ(bytes_in(Duration(1), 1), 1U);
+}
+
+}  // namespace
+}  // namespace baton::fabric::paced

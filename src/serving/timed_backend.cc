@@ -1,0 +1,160 @@
+#include "serving/timed_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "serving/json.h"
+#include "serving/serve.h"
+
+namespace baton::serving {
+namespace {
+
+using engine::timed::Prefill;
+using engine::timed::Profile;
+
+using Problems = std::vector<std::string>;
+
+constexpr char kBaton[] = "baton";
+constexpr char kPublished[] = "published";
+constexpr char kPublishedMerged[] = "published-merged";
+
+// Flags that would do nothing.
+void check_unused(const ServeOptions& options, Problems& problems) {
+  const std::pair<const char*, bool> given[] = {
+      {"--profile", !options.profile.empty()},
+      {"--kv-bytes-scale", options.kv_bytes_scale != 0},
+      {"--prefill", !options.prefill.empty()},
+      {"--transfer-style", !options.transfer_style.empty()},
+      {"--link-rate", options.link_rate != 0}};
+  for (const auto& [flag, is_given] : given) {
+    if (is_given) problems.push_back(fmt::format("{} is a flag of --backend timed", flag));
+  }
+}
+
+void check_prefill(const ServeOptions& options, TimedBackend& out, Problems& problems) {
+  if (options.prefill == "cached") {
+    out.options.prefill = Prefill::kCached;
+  } else if (!options.prefill.empty() && options.prefill != "computed") {
+    problems.push_back(
+        fmt::format("--prefill {} is unknown; known are computed, cached", options.prefill));
+  }
+}
+
+void check_style(const ServeOptions& options, TimedBackend& out, Problems& problems) {
+  out.transfer_style = options.transfer_style.empty() ? kBaton : options.transfer_style;
+  for (const char* known : {kBaton, kPublished, kPublishedMerged}) {
+    if (out.transfer_style == known) return;
+  }
+  problems.push_back(fmt::format("--transfer-style {} is unknown; known are {}, {}, {}",
+                                 options.transfer_style, kBaton, kPublished, kPublishedMerged));
+}
+
+void check_numbers(const ServeOptions& options, TimedBackend& out, Problems& problems) {
+  out.options.kv_bytes_scale =
+      options.kv_bytes_scale > 0 ? options.kv_bytes_scale : out.profile.kv_bytes_scale;
+  if (const Status fits = check_scale(out.profile, out.options.kv_bytes_scale); !fits) {
+    problems.push_back(fmt::format("--kv-bytes-scale: {}", fits.error().message));
+  }
+  constexpr double kRateMost = 1e15;
+  if (!std::isfinite(options.link_rate) || options.link_rate < 0 || options.link_rate > kRateMost ||
+      (options.link_rate > 0 && options.link_rate < 1)) {
+    problems.push_back(fmt::format("--link-rate must be from 1 to {} bytes a second, and is {}",
+                                   kRateMost, options.link_rate));
+    return;
+  }
+  const double rate = options.link_rate > 0
+                          ? options.link_rate
+                          : out.profile.link_bytes_per_s / out.options.kv_bytes_scale;
+  out.link_bytes_per_second = static_cast<std::uint64_t>(std::max(1.0, std::round(rate)));
+}
+
+}  // namespace
+
+std::string Emulation::text() const {
+  return fmt::format(
+      "emulated: profile {} ({}), KV bytes / {}, prefill {}, transfer style {}, link {} bytes/s",
+      profile, model, kv_bytes_scale, prefill, transfer_style, link_bytes_per_second);
+}
+
+std::string Emulation::json() const {
+  return to_text(Json{{"profile", profile},
+                      {"model", model},
+                      {"kv_bytes_scale", kv_bytes_scale},
+                      {"prefill", prefill},
+                      {"transfer_style", transfer_style},
+                      {"link_bytes_per_second", link_bytes_per_second}});
+}
+
+Emulation TimedBackend::emulation() const {
+  return {.profile = profile.name,
+          .model = profile.model,
+          .prefill = options.prefill == Prefill::kCached ? "cached" : "computed",
+          .transfer_style = transfer_style,
+          .kv_bytes_scale = options.kv_bytes_scale,
+          .link_bytes_per_second = link_bytes_per_second,
+          .metrics = metrics};
+}
+
+std::optional<TimedBackend> timed_backend(const ServeOptions& options, Problems& problems) {
+  if (options.backend != "timed") {
+    if (options.backend != "cpu") {
+      problems.push_back(
+          fmt::format("--backend {} is unknown; known are cpu, timed", options.backend));
+    }
+    check_unused(options, problems);
+    return std::nullopt;
+  }
+  TimedBackend out;
+  check_prefill(options, out, problems);
+  check_style(options, out, problems);
+  if (options.dtype != "auto" && options.dtype != "bfloat16") {
+    problems.push_back(fmt::format(
+        "--dtype {} is not for --backend timed, whose profile says the bytes", options.dtype));
+  }
+  auto profile =
+      engine::timed::find_profile(options.profile.empty() ? options.model : options.profile);
+  if (!profile) {
+    problems.push_back(fmt::format("--profile: {}", profile.error().message));
+    return std::nullopt;
+  }
+  out.profile = std::move(*profile);
+  check_numbers(options, out, problems);
+  out.metrics = std::make_shared<engine::timed::TimedMetrics>();
+  return out;
+}
+
+void apply(const TimedBackend& backend, const ServeOptions& options, engine::EngineOptions& out) {
+  const Profile& profile = backend.profile;
+  // The flag's own default stands for "not given".
+  if (options.block_size == ServeOptions{}.block_size) out.block_size = profile.block_size;
+  if (options.max_model_len == 0) out.max_model_len = profile.max_model_len;
+  if (options.max_num_seqs == 0) out.max_num_seqs = profile.max_num_seqs;
+  if (options.max_num_batched_tokens == 0) {
+    // What a prefix cache holds is not scheduled in chunks.
+    out.max_num_batched_tokens = backend.options.prefill == Prefill::kCached
+                                     ? std::max(out.max_model_len, profile.max_num_batched_tokens)
+                                     : profile.max_num_batched_tokens;
+  }
+  if (options.kv_cache_bytes == 0 && out.block_size > 0) {
+    out.num_blocks = profile.kv_cache_tokens / out.block_size;
+  }
+  const bool published = backend.transfer_style != kBaton;
+  if (published) out.transfer_style = engine::TransferStyle::kPublished;
+  if (!out.agent) return;
+  out.agent->link_bytes_per_second = backend.link_bytes_per_second;
+  if (!published) return;
+  out.agent->merge_runs = backend.transfer_style == kPublishedMerged;
+  out.agent->post_cost = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(profile.published_post_s));
+}
+
+Result<std::unique_ptr<model::Model>> make_timed_model(const TimedBackend& backend) {
+  auto model = engine::timed::TimedModel::create(backend.profile, backend.options, backend.metrics,
+                                                 std::make_unique<engine::timed::MonotonicClock>());
+  if (!model) return tl::unexpected<Error>(model.error());
+  return std::move(*model);
+}
+
+}  // namespace baton::serving
