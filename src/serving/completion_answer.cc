@@ -170,11 +170,12 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
 }
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len) {
+                        std::uint32_t max_model_len, std::uint32_t vocab_size) {
   Json list = Json::array();
   for (const std::string& name : names) {
     Json entry = {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "baton"}};
     if (max_model_len > 0) entry["max_model_len"] = max_model_len;
+    if (vocab_size > 0) entry["vocab_size"] = vocab_size;
     list.push_back(std::move(entry));
   }
   return to_text(Json{{"object", "list"}, {"data", std::move(list)}});

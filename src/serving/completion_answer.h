@@ -83,7 +83,7 @@ std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
 std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size);
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len);
+                        std::uint32_t max_model_len, std::uint32_t vocab_size);
 
 std::int64_t unix_seconds();
 

@@ -129,8 +129,10 @@ Status read_doctors(const Json& body, InstanceInfo& info) {
 Status read_sizes(const Json& body, InstanceInfo& info) {
   if (Status read = read_number_if_there(body, "pp_size", info.pp_size); !read) return read;
   if (Status read = read_number_if_there(body, "block_size", info.block_size); !read) return read;
-  if (Status read = read_number_if_there(body, "max_model_len", info.max_model_len); !read) {
-    return read;
+  for (const auto& [field, target] : {std::pair{"max_model_len", &info.max_model_len},
+                                      {"max_num_seqs", &info.max_num_seqs},
+                                      {"vocab_size", &info.vocab_size}}) {
+    if (Status read = read_number_if_there(body, field, *target); !read) return read;
   }
   const Json* blocks = find(body, "blocks");
   if (blocks == nullptr) return {};
@@ -176,6 +178,8 @@ std::string to_json(const InstanceInfo& info) {
            {"kv_load_failure_policy", info.kv_load_failure_policy},
            {"block_size", info.block_size},
            {"max_model_len", info.max_model_len},
+           {"max_num_seqs", info.max_num_seqs},
+           {"vocab_size", info.vocab_size},
            {"blocks",
             {{"free", info.blocks_free},
              {"used", info.blocks_used},

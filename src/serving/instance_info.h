@@ -29,6 +29,8 @@ struct InstanceInfo {
   std::string kv_load_failure_policy;  // "fail" or "recompute"
   std::uint32_t block_size = 0;
   std::uint32_t max_model_len = 0;
+  std::uint32_t max_num_seqs = 0;
+  std::uint32_t vocab_size = 0;  // token ids are below it; 0: it does not say
   std::uint32_t blocks_free = 0, blocks_used = 0, blocks_quarantined = 0, blocks_total = 0;
   std::uint64_t requests_running = 0, requests_waiting = 0;
 

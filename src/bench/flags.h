@@ -1,0 +1,15 @@
+// The flags of `baton bench serve`, for the command line.
+#pragma once
+
+#include "bench/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace baton::bench {
+
+// Adds `bench` with its command `serve`; parsed() of the returned one says whether it was asked.
+CLI::App* add_bench(CLI::App& app, BenchOptions& options);
+
+}  // namespace baton::bench
