@@ -8,6 +8,7 @@
 #include "bench/flags.h"
 #include "bench/plot/plot.h"
 #include "bench/serve_command.h"
+#include "bench/sweep_command.h"
 #include "serving/doctor.h"
 #include "serving/route.h"
 #include "serving/serve.h"
@@ -330,6 +331,8 @@ int main(int argc, char** argv) {
   baton::sim::add_flags(*sim, sim_options);
   baton::bench::BenchOptions bench_options;
   const CLI::App* bench = baton::bench::add_bench(app, bench_options);
+  baton::bench::SweepOptions sweep_options;
+  const CLI::App* sweep = baton::bench::add_sweep(app, sweep_options);
   if (is_unknown_command(app, argc, argv)) return static_cast<int>(Exit::kUsage);
   try {
     app.parse(argc, argv);
@@ -341,6 +344,10 @@ int main(int argc, char** argv) {
   if (bench->parsed()) {
     bench_options.as_typed.assign(argv + 1, argv + argc);
     return static_cast<int>(baton::bench::run_bench_serve(bench_options));
+  }
+  if (sweep->parsed()) {
+    sweep_options.as_typed.assign(argv + 1, argv + argc);
+    return static_cast<int>(baton::bench::run_sweep(sweep_options));
   }
   baton::serving::hold_stop_signals();
   Exit exit = Exit::kOther;

@@ -115,10 +115,17 @@ Json busy_share(const BenchRun& run, Begin begin, End end) {
          static_cast<double>(whole.end - whole.begin);
 }
 
+// An emulated link counts its own time.
+Json link_share(const BenchRun& run) {
+  const double seconds = std::chrono::duration<double>(run.load.duration).count();
+  return seconds > 0 ? Json(*run.counters.link_busy / seconds) : Json(nullptr);
+}
+
 void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
   std::vector<Interval> slots;
   for (const Handover* h : handovers(run)) {
-    if (h->decode.started != 0) slots.push_back({h->decode.started, h->decode.ended});
+    // One that still waits for its KV cache takes blocks, and no slot.
+    if (h->decode.first_step != 0) slots.push_back({h->decode.first_step, h->decode.ended});
   }
   const auto used = occupancy(slots, whole_run(run));
   out["slots"] = {{"max", used ? Json(used->max) : Json(nullptr)},
@@ -131,7 +138,8 @@ void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
     return h.decode.last_byte != 0 ? h.decode.last_byte : h.prefill.last_byte;
   };
   out["link"] = {{"rate_bytes_per_s", or_null(point.link_rate)},
-                 {"busy_share", busy_share(run, moving_from, landed)}};
+                 {"busy_share",
+                  run.counters.link_busy ? link_share(run) : busy_share(run, moving_from, landed)}};
   out["compute"] = {
       {"prefill_busy_share", busy_share(
                                  run, [](const Handover& h) { return h.prefill.first_step; },
@@ -223,13 +231,6 @@ Json goodput_json(const BenchRun& run) {
           {"requests_per_s", static_cast<double>(run.metrics.good) / seconds}};
 }
 
-std::optional<double> scale_of(const BenchRun& run) {
-  for (const InstanceFacts& facts : run.records.decode) {
-    if (facts.scale) return facts.scale;
-  }
-  return {};
-}
-
 // Stands on every figure that is made of it.
 std::string emulated_label(const PointInfo& point, double scale) {
   return point.emulated ? fmt::format("emulated: {}, bytes / {:g}", point.profile, scale) : "";
@@ -259,7 +260,8 @@ MovedBytes moved_bytes(const BenchRun& run) {
       continue;
     }
     ++known;
-    moved += h->has_prefill ? h->prefill.bytes : h->decode.bytes;
+    // Whoever moved them has counted them: P writes in push, D reads in pull.
+    moved += h->prefill.first_write != 0 ? h->prefill.bytes : h->decode.bytes;
     expected += bytes_of_full_prompt(*h, block_size);
   }
   if (known == 0) return out;
@@ -269,7 +271,7 @@ MovedBytes moved_bytes(const BenchRun& run) {
 }
 
 Json baton_key(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
-  const double scale = scale_of(run).value_or(1);
+  const double scale = run.counters.scale.value_or(1);
   Json out = {{"schema", kSchema},
               {"mode", text_or_null(point.mode)},
               {"qps", or_null(point.qps)},

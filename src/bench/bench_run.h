@@ -21,6 +21,7 @@ struct BenchRun {
   std::string model_id;
   std::string date;  // "20261130-090000", local time at the start
   Records records;
+  Counters counters;  // of the run: since its start where the instances' addresses were given
   std::optional<double> cpu_busy_share;
 };
 

@@ -81,7 +81,68 @@ void add_report(CLI::App& app, BenchOptions& o) {
   app.add_flag("--json", o.json, "the result on standard output");
 }
 
+void add_grid(CLI::App& app, SweepOptions& o) {
+  app.add_option("--modes", o.modes, "to compare, in this order")->capture_default_str();
+  app.add_option("--qps-list", o.qps_list, "requests a second")
+      ->envname("QPS_LIST")
+      ->capture_default_str();
+  app.add_option("--input-lens", o.input_lens, "prompts, tokens")
+      ->envname("INPUT_LENS")
+      ->capture_default_str();
+  app.add_option("--output-lens", o.output_lens, "answers, tokens")
+      ->envname("OUTPUT_LENS")
+      ->capture_default_str();
+  app.add_option("--iterations", o.iterations, "of the whole grid")
+      ->envname("ITERATIONS")
+      ->capture_default_str();
+  app.add_option("--point-seconds", o.point_seconds, "the arrivals of a point take so long")
+      ->capture_default_str();
+  app.add_option("--min-prompts", o.min_prompts, "of a point, whatever its rate")
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "every mode gets the same requests")->capture_default_str();
+  app.add_option("--goodput", o.goodput, "a service level, ms: ttft:200 tpot:10");
+  app.add_option("--request-timeout", o.request_timeout, "seconds, for each")
+      ->capture_default_str();
+}
+
+void add_servers(CLI::App& app, SweepOptions& o) {
+  app.add_option("--backend", o.backend, "timed (emulated compute) or cpu (a real model)")
+      ->capture_default_str();
+  app.add_option("--profile", o.profile, "of timed")->capture_default_str();
+  app.add_option("--model", o.model, "of cpu: a GGUF file or name");
+  app.add_option("--served-model-name", o.served_model_name, "in the API")->capture_default_str();
+  app.add_option("--prefill", o.prefill, "of timed: computed, or cached (P has every prompt)")
+      ->capture_default_str();
+  app.add_option("--first-token", o.first_token, "who gives it: decode (as published) or prefill")
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "slots of each instance; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--serve-flag", o.serve_flags,
+                 "a word for `baton serve` of every instance; again for the next: \n"
+                 "--serve-flag=--threads --serve-flag=1");
+  app.add_option("--router-url", o.router_url, "a running router, instead of own servers");
+  app.add_option("--prefill-url", o.prefill_url,
+                 "running instances; the router is started here\n"
+                 "unless it is named as well");
+  app.add_option("--decode-url", o.decode_url, "likewise");
+}
+
 }  // namespace
+
+CLI::App* add_sweep(CLI::App& app, SweepOptions& options) {
+  CLI::App* sweep = app.add_subcommand(
+      "sweep",
+      "the published experiment: every mode at every rate and length, one result file each.\n"
+      "Starts and stops the servers itself; goes on where it was stopped");
+  add_grid(*sweep, options);
+  add_servers(*sweep, options);
+  sweep->add_option("--results-dir", options.results_dir, "of the result files")
+      ->capture_default_str();
+  sweep->add_flag("--force", options.force, "run again what has a result");
+  sweep->add_flag("--dry-run", options.dry_run, "say what would run and how long it takes");
+  sweep->add_flag("--disable-tqdm", options.disable_tqdm, "no progress bar");
+  return sweep;
+}
 
 CLI::App* add_bench(CLI::App& app, BenchOptions& options) {
   CLI::App* bench = app.add_subcommand("bench", "load on a running server, and what came of it");

@@ -40,11 +40,16 @@ Moved moved(const Handover& h) {
   return out;
 }
 
+// P hears of it in push; in pull D alone knows when it began to read.
+std::int64_t registered(const Handover& h) {
+  return first_known(h.prefill.registered, h.decode.registered);
+}
+
 void split_transfer(const Handover& h, HandoverSplit& out) {
   const std::int64_t computed = h.prefill.computed;
   const Moved m = moved(h);
-  out.register_wait = beyond(computed, computed, h.prefill.registered);
-  out.match = between(later_known(h.prefill.ready, h.prefill.registered), m.first);
+  out.register_wait = beyond(computed, computed, registered(h));
+  out.match = between(later_known(h.prefill.ready, registered(h)), m.first);
   out.post = beyond(computed, m.first, m.last);
   out.wire = beyond(computed, first_known(m.last, m.first), m.landed);
   out.detect = beyond(computed, m.complete, h.decode.told);
@@ -74,8 +79,8 @@ std::vector<Span> spans_of(const Handover& h) {
   add("router", "request", h.router.arrived, h.router.ended);
   add("prefill", "queue", h.prefill.submitted, h.prefill.first_step);
   add("prefill", "prefill", h.prefill.first_step, h.prefill.computed);
-  add("prefill", "register_wait", h.prefill.computed, h.prefill.registered);
-  add(mover, "match", later_known(h.prefill.ready, h.prefill.registered), m.first);
+  add("prefill", "register_wait", h.prefill.computed, registered(h));
+  add(mover, "match", later_known(h.prefill.ready, registered(h)), m.first);
   add(mover, "post", m.first, m.last);
   add(mover, "wire", first_known(m.last, m.first), m.landed);
   add("decode", "queue", h.decode.submitted, h.decode.started);

@@ -28,12 +28,6 @@ std::optional<std::uint64_t> maybe_uint(const Json& object, std::string_view key
   return value->get<std::uint64_t>();
 }
 
-std::optional<double> maybe_double(const Json& object, std::string_view key) {
-  const Json* value = find(object, key);
-  if (value == nullptr || !value->is_number()) return {};
-  return value->get<double>();
-}
-
 // The times of one record on this host's clock.
 class Times {
  public:
@@ -160,6 +154,9 @@ void collect_side(const std::set<std::string>& urls, const std::set<std::string>
       facts.push_back(parse_instance_facts(info->body));
       facts.back().url = url;
     }
+    if (const auto page = get(url + "/metrics", out.troubles)) {
+      out.counters = together(out.counters, parse_counters(page->body));
+    }
     const auto page = get(url + "/debug/transfers", out.troubles);
     if (!page) continue;
     const Json parsed = serving::parse_json(page->body).value_or(Json::object());
@@ -180,17 +177,17 @@ InstanceFacts parse_instance_facts(std::string_view body) {
   out.provider = serving::text_or(parsed, "fabric_provider", "");
   out.version = serving::text_or(parsed, "version", "");
   out.block_size = maybe_uint(parsed, "block_size");
-  out.vocab_size = maybe_uint(parsed, "vocab_size");
-  out.max_num_seqs = maybe_uint(parsed, "max_num_seqs");
-  const Json* models = find(parsed, "models");
-  if (models != nullptr && models->is_array() && !models->empty() && models->front().is_string()) {
-    out.first_model = models->front().get<std::string>();
-  }
-  if (const Json* timed = find(parsed, "timed"); timed != nullptr && timed->is_object()) {
-    out.profile = serving::text_or(*timed, "profile", "");
-    out.scale = maybe_double(*timed, "scale");
-    out.link_rate = maybe_double(*timed, "link_bytes_per_s");
-    out.overruns = maybe_uint(*timed, "overruns");
+  return out;
+}
+
+Counters read_counters(const std::string& prefill_url, const std::string& decode_url) {
+  Counters out;
+  std::vector<std::string> ignored;
+  for (const std::string& url : {prefill_url, decode_url}) {
+    if (url.empty()) continue;
+    if (const auto page = get(url + "/metrics", ignored)) {
+      out = together(out, parse_counters(page->body));
+    }
   }
   return out;
 }

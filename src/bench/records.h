@@ -9,23 +9,22 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/counters.h"
 #include "bench/handover.h"
 
 namespace baton::bench {
 
 // What an instance says of itself at /baton/instance; what it does not say is absent.
 struct InstanceFacts {
-  std::string url, mode, fabric, provider, version, backend, profile, first_model;
-  std::optional<std::uint64_t> block_size, max_num_seqs, vocab_size;
-  std::optional<double> scale;      // the emulated KV cache is this much smaller than the true one
-  std::optional<double> link_rate;  // bytes a second, where one is set
-  std::optional<std::uint64_t> overruns;  // timed waits that ended late: the cores were busy
+  std::string url, mode, fabric, provider, version;
+  std::optional<std::uint64_t> block_size;
 };
 InstanceFacts parse_instance_facts(std::string_view body);
 
 struct Records {
   std::map<std::string, Handover> by_transfer;
   std::vector<InstanceFacts> prefill, decode;
+  Counters counters;                  // of all instances, as far as they say
   std::vector<std::string> troubles;  // what could not be had, and why
 };
 
@@ -38,6 +37,9 @@ struct RecordSources {
 // Blocks for the few calls it makes, at most some seconds each. Servers remember the latest 1,024
 // hand-overs; those of `wanted` that they do not remember are missing in the answer.
 Records collect_records(const RecordSources& sources, const std::set<std::string>& wanted);
+
+// Of these instances together, now; what does not answer is left out.
+Counters read_counters(const std::string& prefill_url, const std::string& decode_url);
 
 // One page of GET /debug/transfers into `records`; `offset` moves its times to this host's clock.
 // False: no such page. Pure.

@@ -105,14 +105,6 @@ void add_details(const BenchRun& run, Json& out) {
   out["errors"] = std::move(errors);
 }
 
-std::uint64_t overruns(const BenchRun& run) {
-  std::uint64_t sum = 0;
-  for (const auto* side : {&run.records.prefill, &run.records.decode}) {
-    for (const InstanceFacts& facts : *side) sum += facts.overruns.value_or(0);
-  }
-  return sum;
-}
-
 }  // namespace
 
 PointInfo point_of(const BenchOptions& o, const BenchRun& run) {
@@ -125,10 +117,10 @@ PointInfo point_of(const BenchOptions& o, const BenchRun& run) {
   }
   for (const InstanceFacts& facts : run.records.decode) {
     if (point.mode.empty()) point.mode = facts.mode;
-    if (!facts.profile.empty()) point.emulated = true;
-    if (!facts.profile.empty()) point.profile = facts.profile;
-    if (facts.link_rate) point.link_rate = facts.link_rate;
   }
+  point.emulated = !run.counters.profile.empty();
+  point.profile = run.counters.profile;
+  point.link_rate = run.counters.link_rate;
   return point;
 }
 
@@ -154,10 +146,7 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
         "point",
         *run.cpu_busy_share * 100, kBusiestCores * 100);
   }
-  if (const std::uint64_t late_waits = overruns(run); late_waits > 0) {
-    return fmt::format("the cores were the limit: {} timed waits ended late", late_waits);
-  }
-  return "";
+  return emulation_trouble(run.counters, seconds(run));
 }
 
 std::string result_json(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {

@@ -126,14 +126,21 @@ std::string side_record(const SideRecord& record) {
                {"computed_prompt_tokens", record.computed_prompt_tokens}};
   if (record.handover) add_handover(*record.handover, record.block_size, body);
   const Timeline times = record.handover ? record.handover->times : Timeline{};
-  body["times"] = {
-      {"submitted", record.times.submitted},     {"started", record.times.started},
-      {"first_step", record.times.first_step},   {"pieces_ready", record.times.pieces_ready},
-      {"registered", times.registered},          {"ready", times.ready},
-      {"first_write", times.first_write},        {"last_byte", times.last_byte},
-      {"final_came", times.final_came},          {"told", times.told},
-      {"first_token", record.times.first_token}, {"second_token", record.times.second_token},
-      {"last_token", record.times.last_token},   {"ended", record.ended}};
+  body["times"] = {{"submitted", record.times.submitted},
+                   {"started", record.times.started},
+                   {"first_step", record.times.first_step},
+                   {"pieces_ready", record.times.pieces_ready},
+                   {"registered", times.registered},
+                   {"ready", times.ready},
+                   {"first_write", times.first_write},
+                   {"last_write", times.last_write},
+                   {"last_byte", times.last_byte},
+                   {"final_came", times.final_came},
+                   {"told", times.told},
+                   {"first_token", record.times.first_token},
+                   {"second_token", record.times.second_token},
+                   {"last_token", record.times.last_token},
+                   {"ended", record.ended}};
   return to_text(body);
 }
 
