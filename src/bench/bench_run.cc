@@ -37,24 +37,36 @@ Result<Served> read_models(std::string_view body, const std::string& url) {
   return out;
 }
 
+Result<http::FetchedResponse> get(std::string url) {
+  http::Call call;
+  call.url = std::move(url);
+  call.timeout = std::chrono::seconds(5);
+  return http::fetch(std::move(call));
+}
+
+// What it serves, or what is in the way now. A server that lists its models may still be reading
+// them, as /health says where there is one.
+Result<Served> ask_server(const std::string& root) {
+  const auto health = get(root + "/health");
+  if (!health) return tl::unexpected<Error>(health.error());
+  if (health->status != 200 && health->status != 404) {
+    return fail(Errc::kUnavailable, fmt::format("{}/health: it answers {}", root, health->status));
+  }
+  const std::string url = root + "/v1/models";
+  const auto models = get(url);
+  if (!models) return tl::unexpected<Error>(models.error());
+  if (models->status != 200) {
+    return fail(Errc::kUnavailable, fmt::format("{}: it answers {}", url, models->status));
+  }
+  return read_models(models->body, url);
+}
+
 // Until it answers or the time is up; the last answer says what was in the way.
 Result<Served> wait_until_ready(const BenchOptions& options) {
-  const std::string url = root_url(options) + "/v1/models";
   const Time end = now() + std::chrono::duration_cast<Duration>(
                                std::chrono::duration<double>(options.ready_check_timeout_sec));
   for (;;) {
-    http::Call call;
-    call.url = url;
-    call.timeout = std::chrono::seconds(5);
-    const auto answer = http::fetch(std::move(call));
-    Result<Served> served = fail(Errc::kUnavailable, "");
-    if (!answer) {
-      served = fail(Errc::kUnavailable, answer.error().message);
-    } else if (answer->status != 200) {
-      served = fail(Errc::kUnavailable, fmt::format("{}: it answers {}", url, answer->status));
-    } else {
-      served = read_models(answer->body, url);
-    }
+    Result<Served> served = ask_server(root_url(options));
     if (served) return served;
     if (now() >= end) {
       return fail(Errc::kUnavailable,

@@ -8,9 +8,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kPage[] = R"(# HELP baton_emulation_info What this instance emulates.
+constexpr char kPage[] =
+    R"(# HELP baton_emulation_info What this instance emulates.
 # TYPE baton_emulation_info gauge
-baton_emulation_info{engine="d",emulated="true",my_profile="x",profile="qwen3",kv_bytes_scale="32",link_bytes_per_second="1331250000"} 1
+baton_emulation_info{engine="d",emulated="true",my_profile="x",profile="qwen3",)"
+    R"(kv_bytes_scale="32",link_bytes_per_second="1331250000"} 1
 baton_emulated_step_seconds_total{engine="d"} 10
 baton_emulated_overrun_seconds_total{engine="d"} 0.5
 baton_link_lost_seconds_total{engine="d"} 1e-1

@@ -117,6 +117,15 @@ TEST(Load, takes_the_servers_model_and_asks_for_token_ids_below_its_vocabulary) 
   EXPECT_EQ(run->metrics.total_output_tokens, 4U);
 }
 
+TEST(Load, waits_for_a_server_that_lists_its_models_and_still_reads_them) {
+  FakeServer server([](std::size_t, const http::Request&,
+                       const FakeServer::Writer& writer) { answer_tokens(writer, 2); },
+                    3);
+  const auto run = run_bench(options_for(server, 1));
+  ASSERT_TRUE(run.has_value()) << run.error().message;
+  EXPECT_EQ(run->model_id, "fake");
+}
+
 TEST(Load, says_what_was_in_the_way_of_a_server_that_is_not_ready) {
   BenchOptions o;
   o.base_url = "http://127.0.0.1:1";

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <thread>
 
 #include "base/clock.h"
@@ -125,10 +126,22 @@ class Servers final : public SweepServers {
   }
 
   tl::unexpected<Error> ended(const Child& child) const {
-    return fail(
-        Errc::kUnavailable,
-        fmt::format("{} {}; see {}", child.name(),
-                    child.running() ? "did not announce its port" : child.end_text(), log_path_));
+    return fail(Errc::kUnavailable,
+                fmt::format("{} {}: {} (see {})", child.name(),
+                            child.running() ? "did not announce its port" : child.end_text(),
+                            last_words(), log_path_));
+  }
+
+  // The end of the log, where a server says what was wrong.
+  std::string last_words() const {
+    std::ifstream file(log_path_);
+    std::string line, last, before;
+    while (std::getline(file, line)) {
+      if (line.empty()) continue;
+      before = std::move(last);
+      last = std::move(line);
+    }
+    return before.empty() ? last : before + " " + last;
   }
 
   static void stop(std::vector<Child>& children) {

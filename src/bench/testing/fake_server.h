@@ -19,9 +19,16 @@ class FakeServer {
   // Called on the server's thread with the number of the request, from 0.
   using Answer = std::function<void(std::size_t number, const http::Request&, const Writer&)>;
 
-  explicit FakeServer(Answer answer) : answer_(std::move(answer)) {
+  // The first `loading` looks at its health find it loading; it lists models all the while.
+  explicit FakeServer(Answer answer, int loading = 0)
+      : answer_(std::move(answer)), loading_(loading) {
     auto server = http::Server::start({}, [this](http::Request request, Writer writer) {
+      if (request.path == "/health" && loading_-- > 0) {
+        return writer->respond(503, "application/json", "{}");
+      }
       if (request.path == "/v1/models") {
+        if (loading_ > 0)
+          return writer->respond(200, "application/json", R"({"data":[{"id":"x"}]})");
         return writer->respond(200, "application/json",
                                R"({"data":[{"id":"fake","vocab_size":100}]})");
       }
@@ -36,6 +43,7 @@ class FakeServer {
 
  private:
   const Answer answer_;
+  std::atomic<int> loading_;
   std::atomic<std::size_t> asked_{0};
   std::unique_ptr<http::Server> server_;
 };
