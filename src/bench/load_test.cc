@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "bench/bench_run.h"
@@ -32,12 +33,15 @@ BenchOptions options_for(const FakeServer& server, std::uint32_t requests) {
 }
 
 // It answers nobody before the last one has arrived: a load that waits for answers would never
-// bring that one, and the test would fail with every request timed out.
+// bring that one, and its first requests would end timed out.
 TEST(Load, arrivals_do_not_wait_for_a_server_that_does_not_answer) {
   constexpr std::size_t kRequests = 300;
   std::mutex mutex;
   std::vector<FakeServer::Writer> held;
+  std::atomic<bool> gave_up{false};  // the load did, on a first request
   FakeServer server([&](std::size_t, const http::Request&, const FakeServer::Writer& writer) {
+    if (gave_up) return writer->respond(503, "text/plain", "");
+    writer->on_closed([&gave_up] { gave_up = true; });
     const std::lock_guard lock(mutex);
     held.push_back(writer);
     if (held.size() < kRequests) return;

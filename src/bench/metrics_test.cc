@@ -90,6 +90,7 @@ TEST(Goodput, counts_requests_that_keep_every_part_of_the_level) {
     return measure(results, parse_goodput(level).value()).good;
   };
   EXPECT_EQ(good({"ttft:200"}), 2U);
+  EXPECT_EQ(good({"ttft:199"}), 1U);
   EXPECT_EQ(good({"ttft:200", "tpot:20"}), 1U);
   EXPECT_EQ(good({"tpot:20"}), 2U) << "an answer of one token has a TPOT of 0, as in vLLM";
   EXPECT_EQ(good({"e2el:99"}), 0U);
