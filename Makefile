@@ -7,7 +7,7 @@ FABRIC ?= auto
 MODE ?= push
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check check-long format tidy tidy-core analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long sim sim-long mutate clean
+.PHONY: help setup configure build demo test bench check check-long format tidy tidy-core analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long sim sim-long mutate sweep sweep-small clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,17 @@ sim-long: configure ## the same, more than a million schedules (about half an ho
 
 mutate: configure ## seeded faults in copies of the product, each of which the simulator must find (long)
 	@$(PYTHON) tools/mutate
+
+BATON := $(BUILD)/src/apps/baton
+
+sweep-small: configure ## the published experiment in small, emulated, every mode: 2 x 2 x 2 points (3 minutes)
+	@cmake --build --preset release -j $(JOBS) --target baton
+	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 1.5 --min-prompts 4 \
+	  --results-dir build/sweep-small
+
+sweep: configure ## the article's grid, emulated, every mode (90 minutes; goes on where it was stopped)
+	@cmake --build --preset release -j $(JOBS) --target baton
+	@$(BATON) sweep --results-dir build/sweep
 
 # What CI has no time for on two cores.
 LONG := ^(netns|soak_libfabric|e2e_load_failures|e2e_bug_reports.*)$$

@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "engine": {"base", "model", "baton"},
     "http": {"base"},
     "serving": {"base", "http", "handover", "engine", "model", "baton"},
-    "bench": {"base", "http"},
+    "bench": {"base", "http", "serving", "baton"},
     "apps": {"base", "sim", "serving", "bench", "engine", "model", "http", "baton"},
 }
 # Beside the table: what a room's headers need of another for one named reason.

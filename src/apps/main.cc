@@ -4,7 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "base/nearest.h"
+#include "bench/flags.h"
 #include "bench/plot/plot.h"
+#include "bench/serve_command.h"
+#include "bench/sweep_command.h"
 #include "serving/doctor.h"
 #include "serving/route.h"
 #include "serving/serve.h"
@@ -309,10 +313,22 @@ bool is_unknown_command(const CLI::App& app, int argc, char** argv) {
   return true;
 }
 
+std::string meant_flag(const CLI::App& command, const std::string& typed) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  const std::string flag = typed.substr(0, typed.find('='));
+  const std::string nearest = flag.starts_with("-") ? baton::nearest_word(flag, known) : "";
+  return nearest.empty() ? "" : "; the nearest flag is " + nearest;
+}
+
 // CLI11 names left-over arguments last to first, and does not say what a value should have been.
 std::string fault(const CLI::App& command, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    return "unknown: " + CLI::detail::join(command.remaining(), " ");
+    const std::vector<std::string> left = command.remaining();
+    const std::string meant = left.empty() ? "" : meant_flag(command, left.front());
+    return "unknown: " + CLI::detail::join(left, " ") + meant;
   }
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     return std::string(error.what()) + ": not a number, or out of range";
@@ -322,12 +338,16 @@ std::string fault(const CLI::App& command, const CLI::ParseError& error) {
 
 int report(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  const std::vector<CLI::App*> parsed = app.get_subcommands();
-  const CLI::App& command = parsed.empty() ? app : *parsed.front();
-  const std::string who = parsed.empty() ? "baton" : "baton " + command.get_name();
+  const CLI::App* at = &app;
+  std::string who = "baton";
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    who += " " + at->get_name();
+  }
+  const CLI::App& command = *at;
   std::fprintf(stderr, "%s: %s\n`%s --help` lists %s.\n", who.c_str(),
                fault(command, error).c_str(), who.c_str(),
-               parsed.empty() ? "the commands" : "the flags");
+               command.get_subcommands({}).empty() ? "the flags" : "the commands");
   return static_cast<int>(Exit::kUsage);
 }
 
@@ -352,6 +372,10 @@ int main(int argc, char** argv) {
   const CLI::App* plot = add_plot(app, plot_options);
   CLI::App* sim = app.add_subcommand("sim", baton::sim::kSimAbout);
   baton::sim::add_flags(*sim, sim_options);
+  baton::bench::BenchOptions bench_options;
+  const CLI::App* bench = baton::bench::add_bench(app, bench_options);
+  baton::bench::SweepOptions sweep_options;
+  const CLI::App* sweep = baton::bench::add_sweep(app, sweep_options);
   if (is_unknown_command(app, argc, argv)) return static_cast<int>(Exit::kUsage);
   try {
     app.parse(argc, argv);
@@ -360,6 +384,14 @@ int main(int argc, char** argv) {
   }
   if (sim->parsed()) return baton::sim::run_sim(sim_options);
   if (plot->parsed()) return baton::bench::plot::run_plot(plot_options);
+  if (bench->parsed()) {
+    bench_options.as_typed.assign(argv + 1, argv + argc);
+    return static_cast<int>(baton::bench::run_bench_serve(bench_options));
+  }
+  if (sweep->parsed()) {
+    sweep_options.as_typed.assign(argv + 1, argv + argc);
+    return static_cast<int>(baton::bench::run_sweep(sweep_options));
+  }
   baton::serving::hold_stop_signals();
   Exit exit = Exit::kOther;
   if (serve->parsed()) exit = baton::serving::run_serve(serve_options);

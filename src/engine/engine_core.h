@@ -75,7 +75,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void finish_error(Sequence& sequence, Error error);
   void note_start(Sequence& sequence);
   void note_token_time(Sequence& sequence);
-  void note_piece(Sequence& sequence);
+  void note_piece(Sequence& sequence, std::int64_t at);
   void note_local_prefill(const Sequence& sequence);
   void count_prompt_sources(const Sequence& sequence);
   void observe_parts(const Sequence& sequence);

@@ -116,6 +116,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
 
 void EngineCore::send_ready(Sequence& sequence) {
   const std::uint32_t told_before = sequence.ready_sent;
+  const std::int64_t told_at = now_ns();  // before: the owner thread may have written it all after
   const auto answer = desk_->send_ready(sequence, options_.block_size);
   if (!answer) {
     finish_error(sequence, {answer.error().code,
@@ -129,7 +130,7 @@ void EngineCore::send_ready(Sequence& sequence) {
     if (sequence.phase == Phase::kHandingOver) ready_retries_.push_back(&sequence);
     return;
   }
-  if (sequence.ready_sent > told_before) note_piece(sequence);
+  if (sequence.ready_sent > told_before) note_piece(sequence, told_at);
   if (!sequence.ready_done) return;
   if (!sequence.first_token) count_prompt_sources(sequence);
   Output output;
@@ -177,10 +178,10 @@ void EngineCore::note_start(Sequence& sequence) {
   metrics_.request_queue_time_seconds.observe(seconds_between(times.submitted, times.started));
 }
 
-void EngineCore::note_piece(Sequence& sequence) {
+void EngineCore::note_piece(Sequence& sequence, std::int64_t at) {
   std::vector<std::int64_t>& pieces = sequence.times.pieces_ready;
   if (pieces.size() == RequestTimes::kPiecesMax) pieces.pop_back();
-  pieces.push_back(now_ns());
+  pieces.push_back(at);
 }
 
 // Where the KV of a whole prompt came from: said once a request, when its first token is there, so

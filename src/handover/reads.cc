@@ -171,7 +171,8 @@ Turns::Step DecodeSide::Impl::post_read(std::uint32_t index, Time now) {
     return Turns::Step::kStarved;
   }
   metrics.reads_posted.add();
-  if (r.posted++ == 0) a.times.first_write = now.time_since_epoch().count();
+  a.times.last_write = now.time_since_epoch().count();
+  if (r.posted++ == 0) a.times.first_write = a.times.last_write;
   r.bytes += op.length;
   r.through = way.outbound;
   r.held.reset();

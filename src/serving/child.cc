@@ -15,11 +15,14 @@ namespace baton::serving {
 namespace {
 
 // Between fork and exec: only what is safe there.
-[[noreturn]] void become(char* const* arguments, pid_t parent) {
+[[noreturn]] void become(char* const* arguments, pid_t parent, int output) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(1);  // it died before it was asked to take us along
   // A group of its own: Ctrl-C reaches the parent alone, which stops its children in order.
   setpgid(0, 0);
+  if (output >= 0 && (dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0)) {
+    _exit(127);
+  }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -29,7 +32,7 @@ namespace {
 
 }  // namespace
 
-Result<Child> Child::start(std::string name, std::vector<std::string> arguments) {
+Result<Child> Child::start(std::string name, std::vector<std::string> arguments, int output) {
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return fail(Errc::kIo, fmt::format("pipe for {}: {}", name, strerror(errno)));
@@ -49,7 +52,7 @@ Result<Child> Child::start(std::string name, std::vector<std::string> arguments)
   child.announcement_ = std::move(reader);
   const pid_t parent = getpid();
   child.pid_ = fork();
-  if (child.pid_ == 0) become(pointers.data(), parent);
+  if (child.pid_ == 0) become(pointers.data(), parent, output);
   if (child.pid_ < 0) {
     return fail(Errc::kIo, fmt::format("cannot start {}: {}", child.name_, strerror(errno)));
   }

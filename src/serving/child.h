@@ -16,8 +16,8 @@ namespace baton::serving {
 class Child {
  public:
   // Starts it with `arguments` and "--announce-fd N" at their end. The caller's thread must live as
-  // long as the child shall.
-  static Result<Child> start(std::string name, std::vector<std::string> arguments);
+  // long as the child shall. Its output goes to `output` where that is a descriptor.
+  static Result<Child> start(std::string name, std::vector<std::string> arguments, int output = -1);
 
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }

@@ -129,14 +129,21 @@ std::string side_record(const SideRecord& record) {
   if (!record.emulated.empty()) body["emulated"] = record.emulated;
   if (record.handover) add_handover(*record.handover, record.block_size, body);
   const Timeline times = record.handover ? record.handover->times : Timeline{};
-  body["times"] = {
-      {"submitted", record.times.submitted},     {"started", record.times.started},
-      {"first_step", record.times.first_step},   {"pieces_ready", record.times.pieces_ready},
-      {"registered", times.registered},          {"ready", times.ready},
-      {"first_write", times.first_write},        {"last_byte", times.last_byte},
-      {"final_came", times.final_came},          {"told", times.told},
-      {"first_token", record.times.first_token}, {"second_token", record.times.second_token},
-      {"last_token", record.times.last_token},   {"ended", record.ended}};
+  body["times"] = {{"submitted", record.times.submitted},
+                   {"started", record.times.started},
+                   {"first_step", record.times.first_step},
+                   {"pieces_ready", record.times.pieces_ready},
+                   {"registered", times.registered},
+                   {"ready", times.ready},
+                   {"first_write", times.first_write},
+                   {"last_write", times.last_write},
+                   {"last_byte", times.last_byte},
+                   {"final_came", times.final_came},
+                   {"told", times.told},
+                   {"first_token", record.times.first_token},
+                   {"second_token", record.times.second_token},
+                   {"last_token", record.times.last_token},
+                   {"ended", record.ended}};
   return to_text(body);
 }
 
@@ -176,12 +183,14 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
 }
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len, std::string_view emulated) {
+                        std::uint32_t max_model_len, std::uint32_t vocab_size,
+                        std::string_view emulated) {
   Json list = Json::array();
   for (const std::string& name : names) {
     Json entry = {{"id", name}, {"object", "model"}, {"created", created}, {"owned_by", "baton"}};
     if (max_model_len > 0) entry["max_model_len"] = max_model_len;
     if (!emulated.empty()) entry["emulated"] = emulated;
+    if (vocab_size > 0) entry["vocab_size"] = vocab_size;
     list.push_back(std::move(entry));
   }
   return to_text(Json{{"object", "list"}, {"data", std::move(list)}});

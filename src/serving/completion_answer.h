@@ -86,7 +86,8 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
                       const std::optional<SourceBlocks>& source = {});
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
-                        std::uint32_t max_model_len, std::string_view emulated = {});
+                        std::uint32_t max_model_len, std::uint32_t vocab_size,
+                        std::string_view emulated = {});
 
 std::int64_t unix_seconds();
 

@@ -129,11 +129,10 @@ Status read_doctors(const Json& body, InstanceInfo& info) {
 Status read_sizes(const Json& body, InstanceInfo& info) {
   if (Status read = read_number_if_there(body, "pp_size", info.pp_size); !read) return read;
   if (Status read = read_number_if_there(body, "block_size", info.block_size); !read) return read;
-  if (Status read = read_number_if_there(body, "max_model_len", info.max_model_len); !read) {
-    return read;
-  }
-  if (Status read = read_number_if_there(body, "max_num_seqs", info.max_num_seqs); !read) {
-    return read;
+  for (const auto& [field, target] : {std::pair{"max_model_len", &info.max_model_len},
+                                      {"max_num_seqs", &info.max_num_seqs},
+                                      {"vocab_size", &info.vocab_size}}) {
+    if (Status read = read_number_if_there(body, field, *target); !read) return read;
   }
   if (Status read = read_number_if_there(body, "lease_ms", info.lease_ms); !read) return read;
   const Json* blocks = find(body, "blocks");
@@ -184,6 +183,7 @@ std::string to_json(const InstanceInfo& info) {
            {"max_model_len", info.max_model_len},
            {"max_num_seqs", info.max_num_seqs},
            {"lease_ms", info.lease_ms},
+           {"vocab_size", info.vocab_size},
            {"blocks",
             {{"free", info.blocks_free},
              {"used", info.blocks_used},

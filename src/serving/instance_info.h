@@ -32,6 +32,7 @@ struct InstanceInfo {
   std::uint32_t max_model_len = 0;
   std::uint32_t max_num_seqs = 0;  // 0: an older instance, which does not say; so the following
   std::uint64_t lease_ms = 0;      // how long finished blocks are held without renewal
+  std::uint32_t vocab_size = 0;    // token ids are below it
   std::uint32_t blocks_free = 0, blocks_used = 0, blocks_quarantined = 0, blocks_total = 0;
   std::uint64_t requests_running = 0, requests_waiting = 0;
 

@@ -207,9 +207,10 @@ class InstanceServerImpl : public InstanceServer {
 
   void models(http::ResponseWriter& writer) const {
     const std::uint32_t length = is_loaded() ? engine().options().max_model_len : 0;
+    const std::uint32_t vocab = is_loaded() ? engine().model_config().vocab_size : 0;
     writer.respond(
         200, kJson,
-        models_body(options_.model_names, created_, length, is_loaded() ? emulated() : ""));
+        models_body(options_.model_names, created_, length, vocab, is_loaded() ? emulated() : ""));
   }
 
   void metrics(http::ResponseWriter& writer) const {
@@ -275,6 +276,7 @@ class InstanceServerImpl : public InstanceServer {
     info.block_size = options.block_size;
     info.max_model_len = options.max_model_len;
     info.max_num_seqs = options.max_num_seqs;
+    info.vocab_size = config.vocab_size;
     describe_load(info);
     return info;
   }

@@ -162,7 +162,15 @@ class RouterImpl : public Router {
       return writer->respond(200, std::string(kMetricsContentType),
                              router_metrics_text(metrics_, pool_.snapshot()));
     }
-    writer->respond(200, kJson, models_body(pool_.models(), created_, 0));
+    writer->respond(200, kJson, models_body(pool_.models(), created_, 0, vocab_size()));
+  }
+
+  // Of the instances, which are alike; 0 while none has said.
+  std::uint32_t vocab_size() const {
+    for (const UpstreamPool::Snapshot& one : pool_.snapshot()) {
+      if (one.up && one.info.vocab_size > 0) return one.info.vocab_size;
+    }
+    return 0;
   }
 
   // The records of all three on one time line.

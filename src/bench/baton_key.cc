@@ -1,0 +1,306 @@
+#include "bench/baton_key.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serving/json.h"
+#include "serving/version.h"
+
+namespace baton::bench {
+namespace {
+
+using serving::Json;
+
+constexpr int kSchema = 1;
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
+}
+
+Json shape(const Samples& samples) {
+  return {{"mean", or_null(samples.mean())},
+          {"p50", or_null(samples.percentile(50))},
+          {"p90", or_null(samples.percentile(90))},
+          {"p99", or_null(samples.percentile(99))}};
+}
+
+Json shape_with_spread(const Samples& samples) {
+  return {{"mean", or_null(samples.mean())},        {"median", or_null(samples.median())},
+          {"std", or_null(samples.stddev())},       {"p50", or_null(samples.percentile(50))},
+          {"p90", or_null(samples.percentile(90))}, {"p99", or_null(samples.percentile(99))}};
+}
+
+const Handover* handover_of(const BenchRun& run, const RequestResult& result) {
+  const auto it = run.records.by_transfer.find(result.transfer_id);
+  return it == run.records.by_transfer.end() ? nullptr : &it->second;
+}
+
+// Of the answered requests, in their order.
+std::vector<const Handover*> handovers(const BenchRun& run) {
+  std::vector<const Handover*> out;
+  for (const RequestResult& result : run.load.results) {
+    const Handover* handover = result.ok ? handover_of(run, result) : nullptr;
+    if (handover != nullptr) out.push_back(handover);
+  }
+  return out;
+}
+
+using Part = std::optional<double> HandoverSplit::*;
+constexpr std::pair<const char*, Part> kParts[] = {{"queue", &HandoverSplit::queue},
+                                                   {"prefill_queue", &HandoverSplit::prefill_queue},
+                                                   {"prefill", &HandoverSplit::prefill},
+                                                   {"register_wait", &HandoverSplit::register_wait},
+                                                   {"match", &HandoverSplit::match},
+                                                   {"post", &HandoverSplit::post},
+                                                   {"wire", &HandoverSplit::wire},
+                                                   {"detect", &HandoverSplit::detect},
+                                                   {"first_step", &HandoverSplit::first_step},
+                                                   {"total", &HandoverSplit::total}};
+
+Samples samples_of(const std::vector<HandoverSplit>& splits, Part part) {
+  std::vector<double> values;
+  for (const HandoverSplit& split : splits) {
+    if (split.*part) values.push_back(*(split.*part));
+  }
+  return Samples(std::move(values));
+}
+
+// A part that no request has is absent: the mode has none.
+void add_splits(const BenchRun& run, Json& out) {
+  std::vector<HandoverSplit> splits;
+  for (const Handover* handover : handovers(run)) splits.push_back(split_of(*handover));
+  Json parts = Json::object();
+  for (const auto& [name, part] : kParts) {
+    const Samples samples = samples_of(splits, part);
+    if (samples.size() > 0) parts[name] = shape(samples);
+  }
+  out["handover_ms"] = std::move(parts);
+  out["block_hold_ms"] = shape(samples_of(splits, &HandoverSplit::block_hold));
+}
+
+void add_bytes(const BenchRun& run, Json& out) {
+  const MovedBytes bytes = moved_bytes(run);
+  out["bytes"] = {{"moved", or_null(bytes.moved)}, {"expected", or_null(bytes.expected)}};
+  std::uint64_t writes = 0, runs = 0;
+  for (const Handover* handover : handovers(run)) {
+    writes += handover->writes;
+    runs += handover->runs;
+  }
+  out["writes"] = writes == 0 ? Json(nullptr) : Json(writes);
+  out["runs"] = runs == 0 ? Json(nullptr) : Json(runs);
+}
+
+Interval whole_run(const BenchRun& run) {
+  const std::int64_t begin = run.load.start.time_since_epoch().count();
+  return {begin, begin + run.load.duration.count()};
+}
+
+// The share of the run during which at least one request was between these moments.
+template <typename Begin, typename End>
+Json busy_share(const BenchRun& run, Begin begin, End end) {
+  std::vector<Interval> intervals;
+  for (const Handover* h : handovers(run)) {
+    const Interval i = {begin(*h), end(*h)};
+    if (i.begin != 0 && i.end >= i.begin) intervals.push_back(i);
+  }
+  const Interval whole = whole_run(run);
+  if (intervals.empty() || whole.end <= whole.begin) return nullptr;
+  return static_cast<double>(covered(std::move(intervals), whole)) /
+         static_cast<double>(whole.end - whole.begin);
+}
+
+// An emulated link counts its own time.
+Json link_share(const BenchRun& run) {
+  const double seconds = std::chrono::duration<double>(run.load.duration).count();
+  return seconds > 0 ? Json(*run.counters.link_busy / seconds) : Json(nullptr);
+}
+
+void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
+  std::vector<Interval> slots;
+  for (const Handover* h : handovers(run)) {
+    // One that still waits for its KV cache takes blocks, and no slot.
+    if (h->decode.first_step != 0) slots.push_back({h->decode.first_step, h->decode.ended});
+  }
+  const auto used = occupancy(slots, whole_run(run));
+  out["slots"] = {{"max", used ? Json(used->max) : Json(nullptr)},
+                  {"mean", used ? Json(used->mean) : Json(nullptr)},
+                  {"p99", used ? Json(used->p99) : Json(nullptr)}};
+  const auto moving_from = [](const Handover& h) {
+    return h.prefill.first_write != 0 ? h.prefill.first_write : h.decode.first_write;
+  };
+  const auto landed = [](const Handover& h) {
+    return h.decode.last_byte != 0 ? h.decode.last_byte : h.prefill.last_byte;
+  };
+  out["link"] = {{"rate_bytes_per_s", or_null(point.link_rate)},
+                 {"busy_share",
+                  run.counters.link_busy ? link_share(run) : busy_share(run, moving_from, landed)}};
+  out["compute"] = {
+      {"prefill_busy_share", busy_share(
+                                 run, [](const Handover& h) { return h.prefill.first_step; },
+                                 [](const Handover& h) { return h.prefill.computed; })},
+      {"decode_busy_share", busy_share(
+                                run, [](const Handover& h) { return h.decode.first_step; },
+                                [](const Handover& h) { return h.decode.last_token; })}};
+  out["machine"] = {{"cpu_busy_share", or_null(run.cpu_busy_share)}};
+}
+
+std::string first_fact(const BenchRun& run, std::string InstanceFacts::* fact) {
+  for (const auto* side : {&run.records.decode, &run.records.prefill}) {
+    for (const InstanceFacts& facts : *side) {
+      if (!(facts.*fact).empty()) return facts.*fact;
+    }
+  }
+  return "";
+}
+
+Json environment(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
+  const Machine machine = this_machine();
+  std::string fabric;
+  for (const Handover* handover : handovers(run)) {
+    if (!handover->fabric.empty()) fabric = handover->fabric;
+  }
+  if (fabric.empty()) fabric = first_fact(run, &InstanceFacts::fabric);
+  const bool has_provider = fabric != "shm";
+  return {{"host", text_or_null(machine.host)},
+          {"kernel", text_or_null(machine.kernel)},
+          {"cpu", text_or_null(machine.cpu)},
+          {"cores", machine.cores},
+          {"fabric", text_or_null(fabric)},
+          {"provider",
+           has_provider ? text_or_null(first_fact(run, &InstanceFacts::provider)) : Json(nullptr)},
+          {"versions",
+           {{"bench", serving::version()},
+            {"server", text_or_null(first_fact(run, &InstanceFacts::version))}}},
+          {"flags",
+           {{"prefill", point.prefill_flags},
+            {"decode", point.decode_flags},
+            {"route", point.route_flags},
+            {"bench", options.as_typed}}}};
+}
+
+Json spans_json(const BenchRun& run, const RequestResult& result) {
+  Json out = Json::array();
+  const std::int64_t zero = run.load.start.time_since_epoch().count();
+  const auto ms = [zero](std::int64_t at) { return static_cast<double>(at - zero) / 1e6; };
+  out.push_back({{"side", "client"},
+                 {"name", "request"},
+                 {"start_ms", RequestResult::ms(result.sent)},
+                 {"end_ms", result.last ? Json(RequestResult::ms(*result.last)) : Json(nullptr)}});
+  const Handover* handover = handover_of(run, result);
+  if (handover == nullptr) return out;
+  for (const Span& span : spans_of(*handover)) {
+    out.push_back({{"side", span.side},
+                   {"name", span.name},
+                   {"start_ms", ms(span.start)},
+                   {"end_ms", ms(span.end)}});
+  }
+  return out;
+}
+
+Json request_json(const BenchRun& run, const RequestResult& r) {
+  const auto if_ok = [&r](double value) { return r.ok ? Json(value) : Json(nullptr); };
+  return {
+      {"id", r.transfer_id.empty() ? r.request_id : r.transfer_id},
+      {"request_id", r.request_id},
+      {"arrival_ms", RequestResult::ms(r.sent)},
+      {"due_ms", RequestResult::ms(r.due)},
+      {"ttft_ms", r.first ? Json(r.ttft_ms()) : Json(nullptr)},
+      {"tpot_ms", r.ok && r.output_len > 1 ? Json(r.tpot_ms()) : Json(nullptr)},
+      {"e2el_ms", if_ok(r.e2el_ms())},
+      {"second_token_ms", r.second ? Json(RequestResult::ms(*r.second - r.sent)) : Json(nullptr)},
+      {"input_len", r.input_len},
+      {"output_len", r.output_len},
+      {"error", r.ok ? Json(nullptr) : Json(fmt::format("{}: {}", r.cause, r.error))},
+      {"spans", spans_json(run, r)}};
+}
+
+Json goodput_json(const BenchRun& run) {
+  if (!run.slo.is_set()) return nullptr;
+  const double seconds = std::chrono::duration<double>(run.load.duration).count();
+  Json slo = Json::object();
+  if (run.slo.ttft) slo["ttft"] = *run.slo.ttft;
+  if (run.slo.tpot) slo["tpot"] = *run.slo.tpot;
+  if (run.slo.e2el) slo["e2el"] = *run.slo.e2el;
+  return {{"slo", std::move(slo)},
+          {"requests_per_s", static_cast<double>(run.metrics.good) / seconds}};
+}
+
+// Stands on every figure that is made of it.
+std::string emulated_label(const PointInfo& point, double scale) {
+  return point.emulated ? fmt::format("emulated: {}, bytes / {:g}", point.profile, scale) : "";
+}
+
+void add_lateness(const BenchRun& run, Json& out) {
+  out["arrival_lateness_ms"] = {{"p50", or_null(run.metrics.lateness.median())},
+                                {"p99", or_null(run.metrics.lateness.percentile(99))},
+                                {"max", or_null(run.metrics.lateness.max())}};
+  out["most_open"] = run.load.most_open;
+}
+
+}  // namespace
+
+MovedBytes moved_bytes(const BenchRun& run) {
+  MovedBytes out;
+  std::uint64_t moved = 0, expected = 0, block_size = 0;
+  for (const InstanceFacts& facts : run.records.decode) {
+    block_size = std::max(block_size, facts.block_size.value_or(0));
+  }
+  std::size_t known = 0;
+  for (const RequestResult& result : run.load.results) {
+    if (!result.ok || result.transfer_id.empty()) continue;
+    const Handover* h = handover_of(run, result);
+    if (h == nullptr || !h->has_decode) {
+      ++out.missing;
+      continue;
+    }
+    ++known;
+    // Whoever moved them has counted them: P writes in push, D reads in pull.
+    moved += h->prefill.first_write != 0 ? h->prefill.bytes : h->decode.bytes;
+    expected += bytes_of_full_prompt(*h, block_size);
+  }
+  if (known == 0) return out;
+  out.moved = moved;
+  if (block_size > 0) out.expected = expected;
+  return out;
+}
+
+Json baton_key(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
+  const double scale = run.counters.scale.value_or(1);
+  Json out = {{"schema", kSchema},
+              {"mode", text_or_null(point.mode)},
+              {"qps", or_null(point.qps)},
+              {"input_len", or_null(point.input_len)},
+              {"output_len", or_null(point.output_len)},
+              {"iteration", or_null(point.iteration)},
+              {"seed", options.seed},
+              {"first_token", text_or_null(point.first_token)},
+              {"prefill", text_or_null(point.prefill)},
+              {"emulated", point.emulated},
+              {"profile", text_or_null(point.profile)},
+              {"scale", scale},
+              {"label", emulated_label(point, scale)},
+              {"void", text_or_null(point.void_reason)}};
+  out["second_token_ms"] = shape_with_spread(run.metrics.second_token);
+  out["goodput"] = goodput_json(run);
+  add_splits(run, out);
+  add_bytes(run, out);
+  add_load(point, run, out);
+  Json failures = Json::object();
+  for (const auto& [cause, count] : run.metrics.failures) failures[cause] = count;
+  out["failures"] = std::move(failures);
+  add_lateness(run, out);
+  out["record_troubles"] = run.records.troubles;
+  out["environment"] = environment(point, options, run);
+  Json requests = Json::array();
+  for (const RequestResult& r : run.load.results) requests.push_back(request_json(run, r));
+  out["requests"] = std::move(requests);
+  return out;
+}
+
+}  // namespace baton::bench

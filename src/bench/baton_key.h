@@ -1,0 +1,23 @@
+// What a result file says below the key `baton`: what `vllm bench serve` has no key for.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "bench/bench_run.h"
+#include "bench/result_file.h"
+
+namespace baton::bench {
+
+nlohmann::ordered_json baton_key(const PointInfo& point, const BenchOptions& options,
+                                 const BenchRun& run);
+
+// Payload that crossed, and what the full prompts of the requests that were answered amount to;
+// absent where nothing was recorded. `missing`: answered requests with a transfer but no record of
+// it at D.
+struct MovedBytes {
+  std::optional<std::uint64_t> moved, expected;
+  std::size_t missing = 0;
+};
+MovedBytes moved_bytes(const BenchRun& run);
+
+}  // namespace baton::bench

@@ -1,0 +1,143 @@
+#include "bench/bench_run.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+#include <thread>
+
+#include "bench/plan.h"
+#include "http/client.h"
+#include "serving/json.h"
+
+namespace baton::bench {
+namespace {
+
+using serving::find;
+using serving::Json;
+
+constexpr Duration kPause = std::chrono::milliseconds(100);
+
+struct Served {
+  std::string model;
+  std::uint32_t vocab_size = 0;  // 0: not said
+};
+
+Result<Served> read_models(std::string_view body, const std::string& url) {
+  const Result<Json> parsed = serving::parse_json(body);
+  const Json* list = parsed && parsed->is_object() ? find(*parsed, "data") : nullptr;
+  if (list == nullptr || !list->is_array() || list->empty() || !list->front().is_object()) {
+    return fail(Errc::kUnavailable, fmt::format("{}: it lists no models", url));
+  }
+  Served out;
+  out.model = serving::text_or(list->front(), "id", "");
+  out.vocab_size = static_cast<std::uint32_t>(serving::uint_or(list->front(), "vocab_size", 0));
+  return out;
+}
+
+Result<http::FetchedResponse> get(std::string url) {
+  http::Call call;
+  call.url = std::move(url);
+  call.timeout = std::chrono::seconds(5);
+  return http::fetch(std::move(call));
+}
+
+// What it serves, or what is in the way now. A server that lists its models may still be reading
+// them, as /health says where there is one.
+Result<Served> ask_server(const std::string& root) {
+  const auto health = get(root + "/health");
+  if (!health) return tl::unexpected<Error>(health.error());
+  if (health->status != 200 && health->status != 404) {
+    return fail(Errc::kUnavailable, fmt::format("{}/health: it answers {}", root, health->status));
+  }
+  const std::string url = root + "/v1/models";
+  const auto models = get(url);
+  if (!models) return tl::unexpected<Error>(models.error());
+  if (models->status != 200) {
+    return fail(Errc::kUnavailable, fmt::format("{}: it answers {}", url, models->status));
+  }
+  return read_models(models->body, url);
+}
+
+// Until it answers or the time is up; the last answer says what was in the way.
+Result<Served> wait_until_ready(const BenchOptions& options) {
+  const Time end = now() + std::chrono::duration_cast<Duration>(
+                               std::chrono::duration<double>(options.ready_check_timeout_sec));
+  for (;;) {
+    Result<Served> served = ask_server(root_url(options));
+    if (served) return served;
+    if (now() >= end) {
+      return fail(Errc::kUnavailable,
+                  fmt::format("the server was not ready within --ready-check-timeout-sec {}: {}",
+                              options.ready_check_timeout_sec, served.error().message));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Result<LoadTarget> find_target(const BenchOptions& options, const Served& served) {
+  LoadTarget target;
+  target.url = request_url(options);
+  target.model = !options.served_model_name.empty() ? options.served_model_name
+                 : !options.model.empty()           ? options.model
+                                                    : served.model;
+  target.vocab_size = options.vocab_size != 0 ? options.vocab_size : served.vocab_size;
+  if (target.vocab_size == 0 && api_of(options) == Api::kChat) target.vocab_size = 1 << 15;
+  if (target.vocab_size == 0) {
+    return fail(Errc::kInvalidArgument,
+                "prompts are random token ids, and the server does not say how many there are: "
+                "--vocab-size N");
+  }
+  return target;
+}
+
+std::string date_now() {
+  const std::time_t at = std::time(nullptr);
+  return fmt::format("{:%Y%m%d-%H%M%S}", fmt::localtime(at));
+}
+
+std::set<std::string> transfers_of(const LoadRun& load) {
+  std::set<std::string> out;
+  for (const RequestResult& result : load.results) {
+    if (!result.transfer_id.empty()) out.insert(result.transfer_id);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<BenchRun> run_bench(const BenchOptions& options) {
+  if (Status checked = check_options(options); !checked) {
+    return tl::unexpected<Error>(checked.error());
+  }
+  const auto plan = make_plan(options);
+  if (!plan) return tl::unexpected<Error>(plan.error());
+  raise_open_files();
+  const Result<Served> served = wait_until_ready(options);
+  if (!served) return tl::unexpected<Error>(served.error());
+  const Result<LoadTarget> target = find_target(options, *served);
+  if (!target) return tl::unexpected<Error>(target.error());
+
+  BenchRun run;
+  run.slo = parse_goodput(options.goodput).value();
+  run.model_id = target->model;
+  run.date = date_now();
+  const bool is_pair = !options.prefill_url.empty() || !options.decode_url.empty();
+  const Counters counted = is_pair ? read_counters(options.prefill_url, options.decode_url)
+                                   : read_counters("", root_url(options));
+  const std::optional<CpuTicks> before = cpu_ticks();
+  run.load = run_load(*plan, options, *target);
+  const std::optional<CpuTicks> after = cpu_ticks();
+  if (before && after) run.cpu_busy_share = busy_share(*before, *after);
+  run.metrics = measure(run.load.results, run.slo);
+  const std::set<std::string> transfers = transfers_of(run.load);
+  run.records =
+      collect_records({root_url(options), options.prefill_url, options.decode_url}, transfers);
+  if (transfers.empty()) run.records.counters = read_counters("", root_url(options));
+  run.counters = since(counted, run.records.counters);
+  return run;
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,33 @@
+// One run of the load against running servers, with everything that is known of it afterwards.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baton/result.h"
+#include "bench/load.h"
+#include "bench/machine.h"
+#include "bench/metrics.h"
+#include "bench/options.h"
+#include "bench/records.h"
+
+namespace baton::bench {
+
+struct BenchRun {
+  LoadRun load;
+  Metrics metrics;
+  Slo slo;
+  std::string model_id;
+  std::string date;  // "20261130-090000", local time at the start
+  Records records;
+  Counters counters;  // of the run: since its start where the instances' addresses were given
+  std::optional<double> cpu_busy_share;
+};
+
+// Waits until the server is ready (a GET of its models), runs, then asks for the records. Errors:
+// wrong options, an unreadable trace, a server that does not get ready within
+// --ready-check-timeout-sec, a vocabulary that nobody names. Failed requests are no error.
+Result<BenchRun> run_bench(const BenchOptions& options);
+
+}  // namespace baton::bench

@@ -1,0 +1,104 @@
+#include "bench/counters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bench/summary.h"
+
+namespace baton::bench {
+namespace {
+
+using Field = std::optional<double> Counters::*;
+constexpr std::pair<std::string_view, Field> kFields[] = {
+    {"baton_emulated_step_seconds_total", &Counters::step_time},
+    {"baton_emulated_overrun_seconds_total", &Counters::overrun_time},
+    {"baton_emulated_late_seconds_total", &Counters::late_time},
+    {"baton_link_busy_seconds_total", &Counters::link_busy},
+    {"baton_link_lost_seconds_total", &Counters::link_lost},
+    {"baton_emulated_kv_faults_total", &Counters::kv_faults},
+};
+constexpr std::string_view kInfo = "baton_emulation_info";
+
+// Shares above which an emulated figure is this machine's rather than the profile's.
+constexpr double kLostShare = 0.01;  // of the run
+constexpr double kLateShare = 0.05;  // of the steps' time: what the system's timers cost
+
+// The value of a label in `name{a="x",b="y"} 1`.
+std::string label(std::string_view line, std::string_view name) {
+  const std::string key = fmt::format("{}=\"", name);
+  for (std::size_t at = line.find(key); at != line.npos; at = line.find(key, at + 1)) {
+    if (line[at - 1] != '{' && line[at - 1] != ',') continue;  // the end of a longer name
+    const std::size_t from = at + key.size();
+    return std::string(line.substr(from, line.find('"', from) - from));
+  }
+  return "";
+}
+
+void read_line(std::string_view line, Counters& out) {
+  const std::string_view name = line.substr(0, line.find_first_of("{ "));
+  if (name == kInfo) {
+    out.profile = label(line, "profile");
+    out.scale = to_number(label(line, "kv_bytes_scale"));
+    out.link_rate = to_number(label(line, "link_bytes_per_second"));
+  }
+  for (const auto& [known, field] : kFields) {
+    if (name == known) out.*field = to_number(line.substr(line.rfind(' ') + 1));
+  }
+}
+
+}  // namespace
+
+Counters parse_counters(std::string_view page) {
+  Counters out;
+  for (const std::string& line : split_list(page, '\n')) {
+    if (!line.starts_with('#')) read_line(line, out);
+  }
+  return out;
+}
+
+Counters since(const Counters& before, const Counters& after) {
+  Counters out = after;
+  for (const auto& [name, field] : kFields) {
+    if (out.*field && before.*field) *(out.*field) -= *(before.*field);
+  }
+  return out;
+}
+
+Counters together(const Counters& a, const Counters& b) {
+  Counters out = a;
+  if (out.profile.empty()) out.profile = b.profile;
+  if (!out.scale) out.scale = b.scale;
+  if (!out.link_rate) out.link_rate = b.link_rate;
+  for (const auto& [name, field] : kFields) {
+    if (b.*field) out.*field = (a.*field).value_or(0) + *(b.*field);
+  }
+  return out;
+}
+
+std::string emulation_trouble(const Counters& c, double run_seconds) {
+  if (c.kv_faults.value_or(0) > 0) {
+    return fmt::format("{:.0f} prompts arrived with wrong KV", *c.kv_faults);
+  }
+  const double overrun = c.overrun_time.value_or(0), lost = c.link_lost.value_or(0);
+  if (overrun > kLostShare * run_seconds) {
+    return fmt::format(
+        "the cores were the limit: steps took {:.2f} s longer than the profile's "
+        "in a run of {:.1f} s",
+        overrun, run_seconds);
+  }
+  if (lost > kLostShare * run_seconds) {
+    return fmt::format(
+        "the cores were the limit: the link stood still for {:.2f} s of {:.1f} s "
+        "although something waited for it",
+        lost, run_seconds);
+  }
+  const double late = c.late_time.value_or(0), steps = c.step_time.value_or(0);
+  if (late > kLateShare * steps) {
+    return fmt::format("the cores were the limit: steps of {:.2f} s ended {:.2f} s late", steps,
+                       late);
+  }
+  return "";
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,29 @@
+// What an instance's /metrics says about the limits of an emulated run; absent where it says
+// nothing, as a real engine does.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace baton::bench {
+
+struct Counters {
+  std::string profile;                     // "" unless it is emulated
+  std::optional<double> scale, link_rate;  // bytes are divided by; bytes a second, after scaling
+  // Since the instance began; seconds but for the last one.
+  std::optional<double> step_time, overrun_time, late_time, link_busy, link_lost, kv_faults;
+};
+
+Counters parse_counters(std::string_view metrics_page);
+
+// What happened between two pages of the same instance.
+Counters since(const Counters& before, const Counters& after);
+
+// Of two instances together.
+Counters together(const Counters& a, const Counters& b);
+
+// Why figures of so many seconds with these counters are not those of the profile: "" if they are.
+std::string emulation_trouble(const Counters& counters, double run_seconds);
+
+}  // namespace baton::bench

@@ -1,0 +1,66 @@
+#include "bench/counters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace baton::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kPage[] =
+    R"(# HELP baton_emulation_info What this instance emulates.
+# TYPE baton_emulation_info gauge
+baton_emulation_info{engine="d",emulated="true",my_profile="x",profile="qwen3",)"
+    R"(kv_bytes_scale="32",link_bytes_per_second="1331250000"} 1
+baton_emulated_step_seconds_total{engine="d"} 10
+baton_emulated_overrun_seconds_total{engine="d"} 0.5
+baton_link_lost_seconds_total{engine="d"} 1e-1
+baton_emulated_overrun_steps_total{engine="d"} 7
+)";
+
+TEST(Counters, are_read_by_name_and_label) {
+  const Counters c = parse_counters(kPage);
+  EXPECT_EQ(c.profile, "qwen3");
+  EXPECT_EQ(c.scale, 32);
+  EXPECT_EQ(c.link_rate, 1'331'250'000);
+  EXPECT_EQ(c.step_time, 10);
+  EXPECT_EQ(c.overrun_time, 0.5);
+  EXPECT_EQ(c.link_lost, 0.1);
+  EXPECT_FALSE(c.kv_faults.has_value()) << "what is not said is not 0";
+  EXPECT_EQ(parse_counters("vllm:num_requests_running 3\n").profile, "");
+}
+
+TEST(Counters, count_from_the_start_of_the_run_and_both_sides) {
+  const Counters c = parse_counters(kPage);
+  EXPECT_DOUBLE_EQ(*since(c, c).overrun_time, 0);
+  EXPECT_DOUBLE_EQ(*since(Counters{}, c).overrun_time, 0.5);
+  EXPECT_DOUBLE_EQ(*together(c, c).step_time, 20);
+  EXPECT_EQ(together(Counters{}, c).profile, "qwen3");
+}
+
+TEST(Counters, say_when_this_machine_was_the_limit) {
+  Counters c;
+  c.step_time = 10;
+  c.late_time = 0.4;
+  c.overrun_time = 0.05;
+  c.link_lost = 0.05;
+  c.kv_faults = 0;
+  EXPECT_EQ(emulation_trouble(c, 10), "");
+  EXPECT_EQ(emulation_trouble({}, 10), "") << "a real engine";
+  Counters bad = c;
+  bad.overrun_time = 0.2;
+  EXPECT_THAT(emulation_trouble(bad, 10), HasSubstr("0.20 s longer"));
+  bad = c;
+  bad.link_lost = 0.2;
+  EXPECT_THAT(emulation_trouble(bad, 10), HasSubstr("the link stood still for 0.20 s"));
+  bad = c;
+  bad.late_time = 0.6;
+  EXPECT_THAT(emulation_trouble(bad, 10), HasSubstr("0.60 s late"));
+  bad = c;
+  bad.kv_faults = 2;
+  EXPECT_THAT(emulation_trouble(bad, 10), HasSubstr("2 prompts arrived with wrong KV"));
+}
+
+}  // namespace
+}  // namespace baton::bench

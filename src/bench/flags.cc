@@ -1,0 +1,161 @@
+#include "bench/flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace baton::bench {
+namespace {
+
+void add_target(CLI::App& app, BenchOptions& o) {
+  app.add_option("--backend,--endpoint-type", o.backend,
+                 "openai (/v1/completions, prompts as token ids), openai-chat (text)")
+      ->capture_default_str();
+  app.add_option("--base-url", o.base_url, "http://HOST:PORT, instead of the next two");
+  app.add_option("--host", o.host, "of the server")->capture_default_str();
+  app.add_option("--port", o.port, "of the server")->capture_default_str();
+  app.add_option("--endpoint", o.endpoint, "path; default: the backend's");
+  app.add_option("--model", o.model, "default: the first that the server lists");
+  app.add_option("--served-model-name", o.served_model_name, "the name asked for; default: MODEL");
+  app.add_option("--tokenizer", o.tokenizer, "recorded only: prompts are token ids");
+  app.add_option("--ready-check-timeout-sec", o.ready_check_timeout_sec,
+                 "how long the server may take to get ready")
+      ->capture_default_str();
+  app.add_option("--request-timeout", o.request_timeout, "seconds, for each")
+      ->capture_default_str();
+  app.add_option("--prefill-url", o.prefill_url,
+                 "whose records of the hand-overs are read; default: the router says");
+  app.add_option("--decode-url", o.decode_url, "likewise");
+}
+
+void add_dataset(CLI::App& app, BenchOptions& o) {
+  app.add_option("--dataset-name", o.dataset_name,
+                 "random; or a trace: mooncake (JSON lines: timestamp, input_length,\n"
+                 "output_length, hash_ids), azure (CSV: TIMESTAMP,ContextTokens,GeneratedTokens)")
+      ->capture_default_str();
+  app.add_option("--dataset-path", o.dataset_path, "the trace");
+  app.add_option("--random-input-len", o.random_input_len, "tokens")->capture_default_str();
+  app.add_option("--random-output-len", o.random_output_len, "tokens")->capture_default_str();
+  app.add_option("--random-prefix-len", o.random_prefix_len,
+                 "tokens before them, the same for all requests")
+      ->capture_default_str();
+  app.add_option("--random-range-ratio", o.random_range_ratio,
+                 "R: lengths from len * (1 - R) to len * (1 + R)")
+      ->capture_default_str();
+  app.add_option("--vocab-size", o.vocab_size, "token ids are below it; default: the server says");
+  app.add_option("--trace-rate-scale", o.trace_rate_scale, "2: arrivals twice as fast as recorded")
+      ->capture_default_str();
+  app.add_option("--trace-length-scale", o.trace_length_scale, "0.5: half the tokens")
+      ->capture_default_str();
+  app.add_option("--num-prompts", o.num_prompts, "requests; of a trace: the first so many")
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of tokens, lengths and arrivals")->capture_default_str();
+}
+
+void add_load(CLI::App& app, BenchOptions& o) {
+  app.add_option("--request-rate", o.request_rate, "requests a second; inf: all at once")
+      ->capture_default_str();
+  app.add_option("--burstiness", o.burstiness,
+                 "shape of the gamma distribution of gaps; 1: Poisson; inf: constant")
+      ->capture_default_str();
+  app.add_option("--max-concurrency", o.max_concurrency,
+                 "arrivals wait while so many are open: the load is then not open-loop");
+  app.add_flag("--ignore-eos", o.ignore_eos, "answers have their full length");
+  app.add_option("--temperature", o.temperature, "of sampling")->capture_default_str();
+  app.add_option("--request-id-prefix", o.request_id_prefix, "of X-Request-Id")
+      ->capture_default_str();
+}
+
+void add_report(CLI::App& app, BenchOptions& o) {
+  app.add_flag("--save-result", o.save_result, "write a result file");
+  app.add_flag("--save-detailed", o.save_detailed, "the same, with every request's figures");
+  app.add_option("--result-dir", o.result_dir, "where")->capture_default_str();
+  app.add_option("--result-filename", o.result_filename,
+                 "default: {backend}-{rate}qps-{model}-{date}.json");
+  app.add_option("--percentile-metrics", o.percentile_metrics, "of the result")
+      ->capture_default_str();
+  app.add_option("--metric-percentiles", o.metric_percentiles, "of each")->capture_default_str();
+  app.add_option("--goodput", o.goodput, "a service level, ms: ttft:200 tpot:10 e2el:3000");
+  app.add_option("--label", o.label, "in the result and its file name");
+  app.add_option("--metadata", o.metadata, "KEY=VALUE, further keys of the result");
+  app.add_option("--mode", o.mode, "recorded: push, pull, ...; default: what the servers say");
+  app.add_flag("--disable-tqdm", o.disable_tqdm, "no progress bar");
+  app.add_flag("--json", o.json, "the result on standard output");
+}
+
+void add_grid(CLI::App& app, SweepOptions& o) {
+  app.add_option("--modes", o.modes, "to compare, in this order")->capture_default_str();
+  app.add_option("--qps-list", o.qps_list, "requests a second")
+      ->envname("QPS_LIST")
+      ->capture_default_str();
+  app.add_option("--input-lens", o.input_lens, "prompts, tokens")
+      ->envname("INPUT_LENS")
+      ->capture_default_str();
+  app.add_option("--output-lens", o.output_lens, "answers, tokens")
+      ->envname("OUTPUT_LENS")
+      ->capture_default_str();
+  app.add_option("--iterations", o.iterations, "of the whole grid")
+      ->envname("ITERATIONS")
+      ->capture_default_str();
+  app.add_option("--point-seconds", o.point_seconds, "the arrivals of a point take so long")
+      ->capture_default_str();
+  app.add_option("--min-prompts", o.min_prompts, "of a point, whatever its rate")
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "every mode gets the same requests")->capture_default_str();
+  app.add_option("--goodput", o.goodput, "a service level, ms: ttft:200 tpot:10");
+  app.add_option("--request-timeout", o.request_timeout, "seconds, for each")
+      ->capture_default_str();
+}
+
+void add_servers(CLI::App& app, SweepOptions& o) {
+  app.add_option("--backend", o.backend, "timed (emulated compute) or cpu (a real model)")
+      ->capture_default_str();
+  app.add_option("--profile", o.profile, "of timed")->capture_default_str();
+  app.add_option("--model", o.model, "of cpu: a GGUF file or name");
+  app.add_option("--served-model-name", o.served_model_name, "in the API")->capture_default_str();
+  app.add_option("--prefill", o.prefill, "of timed: computed, or cached (P has every prompt)")
+      ->capture_default_str();
+  app.add_option("--first-token", o.first_token, "who gives it: decode (as published) or prefill")
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "slots of each instance; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--serve-flag", o.serve_flags,
+                 "a word for `baton serve` of every instance; again for the next: \n"
+                 "--serve-flag=--threads --serve-flag=1");
+  app.add_option("--router-url", o.router_url, "a running router, instead of own servers");
+  app.add_option("--prefill-url", o.prefill_url,
+                 "running instances; the router is started here\n"
+                 "unless it is named as well");
+  app.add_option("--decode-url", o.decode_url, "likewise");
+}
+
+}  // namespace
+
+CLI::App* add_sweep(CLI::App& app, SweepOptions& options) {
+  CLI::App* sweep = app.add_subcommand(
+      "sweep",
+      "the published experiment: every mode at every rate and length, one result file each.\n"
+      "Starts and stops the servers itself; goes on where it was stopped");
+  add_grid(*sweep, options);
+  add_servers(*sweep, options);
+  sweep->add_option("--results-dir", options.results_dir, "of the result files")
+      ->capture_default_str();
+  sweep->add_flag("--force", options.force, "run again what has a result");
+  sweep->add_flag("--dry-run", options.dry_run, "say what would run and how long it takes");
+  sweep->add_flag("--disable-tqdm", options.disable_tqdm, "no progress bar");
+  return sweep;
+}
+
+CLI::App* add_bench(CLI::App& app, BenchOptions& options) {
+  CLI::App* bench = app.add_subcommand("bench", "load on a running server, and what came of it");
+  bench->require_subcommand(1);
+  CLI::App* serve = bench->add_subcommand(
+      "serve",
+      "open-loop load, Poisson, constant or a trace's, with the flags and the result keys of\n"
+      "`vllm bench serve`; behind a Baton router also how the time of each hand-over splits");
+  add_target(*serve, options);
+  add_dataset(*serve, options);
+  add_load(*serve, options);
+  add_report(*serve, options);
+  return serve;
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,78 @@
+#include "bench/machine.h"
+
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+namespace baton::bench {
+namespace {
+
+std::string file_text(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string cpu_name() {
+  const std::string text = file_text("/proc/cpuinfo");
+  const std::size_t key = text.find("model name");
+  const std::size_t colon = text.find(": ", key);
+  if (key == std::string::npos || colon == std::string::npos) return "";
+  return text.substr(colon + 2, text.find('\n', colon) - colon - 2);
+}
+
+}  // namespace
+
+Machine this_machine() {
+  Machine out;
+  utsname names{};
+  if (uname(&names) == 0) {
+    out.host = names.nodename;
+    out.kernel = names.release;
+  }
+  out.cpu = cpu_name();
+  out.cores = std::thread::hardware_concurrency();
+  return out;
+}
+
+std::optional<CpuTicks> parse_proc_stat(std::string_view text) {
+  if (!text.starts_with("cpu ")) return {};
+  text = text.substr(4, text.find('\n') - 4);
+  // user nice system idle iowait irq softirq steal; guests are counted in user already.
+  std::array<std::uint64_t, 8> field{};
+  const char* at = text.data();
+  const char* end = text.data() + text.size();
+  for (std::uint64_t& value : field) {
+    while (at != end && *at == ' ') ++at;
+    const auto [stop, error] = std::from_chars(at, end, value);
+    if (error != std::errc()) return {};
+    at = stop;
+  }
+  CpuTicks out;
+  for (const std::uint64_t value : field) out.total += value;
+  out.busy = out.total - field[3] - field[4];
+  return out;
+}
+
+std::optional<CpuTicks> cpu_ticks() {
+  return parse_proc_stat(file_text("/proc/stat"));
+}
+
+std::optional<double> busy_share(const CpuTicks& before, const CpuTicks& after) {
+  if (after.total <= before.total || after.busy < before.busy) return {};
+  return static_cast<double>(after.busy - before.busy) /
+         static_cast<double>(after.total - before.total);
+}
+
+void raise_open_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace baton::bench

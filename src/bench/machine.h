@@ -1,0 +1,29 @@
+// What the figures were measured on, and whether its cores were the limit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace baton::bench {
+
+struct Machine {
+  std::string host, kernel, cpu;  // "" where the system does not say
+  unsigned cores = 0;
+};
+Machine this_machine();
+
+// Time that all cores together have spent since boot, in clock ticks, by /proc/stat.
+struct CpuTicks {
+  std::uint64_t busy = 0, total = 0;
+};
+std::optional<CpuTicks> parse_proc_stat(std::string_view text);
+std::optional<CpuTicks> cpu_ticks();
+// 0 to 1; absent where nothing passed in between.
+std::optional<double> busy_share(const CpuTicks& before, const CpuTicks& after);
+
+// Lets this process open as many sockets as the system allows it.
+void raise_open_files();
+
+}  // namespace baton::bench

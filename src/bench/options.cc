@@ -1,0 +1,122 @@
+#include "bench/options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "bench/goodput.h"
+#include "bench/summary.h"
+#include "http/client.h"
+
+namespace baton::bench {
+namespace {
+
+tl::unexpected<Error> bad(std::string_view flag, std::string_view wanted, std::string_view value) {
+  return fail(Errc::kInvalidArgument,
+              fmt::format("{} must be {}, and is '{}'", flag, wanted, value));
+}
+
+Status check_dataset(const BenchOptions& o) {
+  const bool is_trace = o.dataset_name == "mooncake" || o.dataset_name == "azure";
+  if (o.dataset_name != "random" && !is_trace) {
+    return bad("--dataset-name", "random, mooncake or azure", o.dataset_name);
+  }
+  if (is_trace && o.dataset_path.empty()) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("--dataset-name {} needs --dataset-path", o.dataset_name));
+  }
+  if (!is_trace && !o.dataset_path.empty()) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("--dataset-path '{}' belongs to --dataset-name mooncake or azure, "
+                            "and it is random",
+                            o.dataset_path));
+  }
+  if (o.random_input_len == 0) return bad("--random-input-len", "at least 1", "0");
+  if (o.random_output_len == 0) return bad("--random-output-len", "at least 1", "0");
+  if (!(o.random_range_ratio >= 0 && o.random_range_ratio < 1)) {
+    return bad("--random-range-ratio", "at least 0 and below 1",
+               fmt::format("{}", o.random_range_ratio));
+  }
+  for (const auto& [flag, value] : {std::pair{"--trace-rate-scale", o.trace_rate_scale},
+                                    {"--trace-length-scale", o.trace_length_scale}}) {
+    if (!(value > 0) || std::isinf(value)) {
+      return bad(flag, "above 0", fmt::format("{}", value));
+    }
+  }
+  return {};
+}
+
+Status check_load(const BenchOptions& o) {
+  if (o.num_prompts == 0) return bad("--num-prompts", "at least 1", "0");
+  if (!(o.request_rate > 0)) {
+    return bad("--request-rate", "above 0, or inf", fmt::format("{}", o.request_rate));
+  }
+  if (!(o.burstiness > 0)) {
+    return bad("--burstiness", "above 0, or inf", fmt::format("{}", o.burstiness));
+  }
+  if (o.max_concurrency == 0U) return bad("--max-concurrency", "at least 1", "0");
+  for (const auto& [flag, value] :
+       {std::pair{"--ready-check-timeout-sec", o.ready_check_timeout_sec},
+        {"--request-timeout", o.request_timeout}}) {
+    // A bound keeps the duration inside 64 bits of nanoseconds.
+    if (!(value >= 0 && value <= 1e8)) {
+      return bad(flag, "from 0 to 1e8 seconds", fmt::format("{}", value));
+    }
+  }
+  return {};
+}
+
+Status check_report(const BenchOptions& o) {
+  if (const auto list = parse_percentiles(o.metric_percentiles); !list) {
+    return tl::unexpected<Error>(list.error());
+  }
+  if (const auto list = parse_metric_names(o.percentile_metrics); !list) {
+    return tl::unexpected<Error>(list.error());
+  }
+  if (const auto slo = parse_goodput(o.goodput); !slo) return tl::unexpected<Error>(slo.error());
+  for (const std::string& item : o.metadata) {
+    const std::size_t at = item.find('=');
+    if (at == std::string::npos || at == 0) return bad("--metadata", "KEY=VALUE", item);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_options(const BenchOptions& o) {
+  if (o.backend != "openai" && o.backend != "openai-chat" && o.backend != "vllm") {
+    return bad("--backend", "openai or openai-chat", o.backend);
+  }
+  if (!o.endpoint.empty() && o.endpoint.front() != '/') {
+    return bad("--endpoint", "a path that begins with /", o.endpoint);
+  }
+  if (const auto url = http::parse_url(root_url(o)); !url) {
+    return tl::unexpected<Error>(url.error());
+  }
+  if (Status checked = check_dataset(o); !checked) return checked;
+  if (Status checked = check_load(o); !checked) return checked;
+  return check_report(o);
+}
+
+Api api_of(const BenchOptions& options) {
+  return options.backend == "openai-chat" ? Api::kChat : Api::kCompletions;
+}
+
+std::string root_url(const BenchOptions& options) {
+  std::string url = options.base_url;
+  if (url.empty()) {
+    const bool is_v6 = options.host.find(':') != std::string::npos;
+    url = fmt::format("http://{}{}{}:{}", is_v6 ? "[" : "", options.host, is_v6 ? "]" : "",
+                      options.port);
+  }
+  while (url.ends_with('/')) url.pop_back();
+  return url;
+}
+
+std::string request_url(const BenchOptions& options) {
+  if (!options.endpoint.empty()) return root_url(options) + options.endpoint;
+  const bool is_chat = api_of(options) == Api::kChat;
+  return root_url(options) + (is_chat ? "/v1/chat/completions" : "/v1/completions");
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,234 @@
+#include "bench/result_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "bench/baton_key.h"
+#include "serving/json.h"
+
+namespace baton::bench {
+namespace {
+
+using serving::Json;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kMs = 1'000'000;
+
+// One request: sent at 10 ms, tokens at 110, 120 and 140 ms, handed over as transfer "aa".
+BenchRun one_request() {
+  BenchRun run;
+  run.load.start = Time(Duration(1000 * kMs));
+  run.load.duration = std::chrono::seconds(2);
+  run.load.most_open = 1;
+  RequestResult r;
+  r.ok = true;
+  r.due = r.sent = milliseconds(10);
+  r.first = milliseconds(110);
+  r.second = milliseconds(120);
+  r.last = milliseconds(140);
+  r.gaps = {0.010, 0.020};
+  r.input_len = 32;
+  r.output_len = 3;
+  r.request_id = "bench-0";
+  r.transfer_id = "aa";
+  run.load.results = {r};
+  Handover h;
+  h.has_prefill = h.has_decode = true;
+  h.prefill.first_step = 1020 * kMs;
+  h.prefill.computed = h.prefill.ready = 1080 * kMs;
+  h.prefill.registered = 1030 * kMs;
+  h.prefill.first_write = h.prefill.last_write = 1081 * kMs;
+  h.prefill.last_byte = 1090 * kMs;
+  h.prefill.told = 1091 * kMs;
+  h.prefill.bytes = 200;
+  h.decode.last_byte = 1090 * kMs;
+  h.decode.told = 1091 * kMs;
+  h.decode.first_step = 1092 * kMs;
+  h.decode.last_token = h.decode.ended = 1140 * kMs;
+  h.decode.bytes_planned = 200;
+  h.decode.blocks = 2;
+  h.decode.prompt_tokens = 32;
+  h.writes = 4;
+  h.fabric = "shm";
+  run.records.by_transfer["aa"] = h;
+  InstanceFacts decode;
+  decode.mode = "push";
+  decode.block_size = 16;
+  run.records.decode = {decode};
+  run.slo = parse_goodput(std::vector<std::string>{"ttft:150"}).value();
+  run.metrics = measure(run.load.results, run.slo);
+  run.model_id = "small";
+  run.date = "20261130-090000";
+  run.cpu_busy_share = 0.5;
+  return run;
+}
+
+Json result_of(const BenchRun& run, BenchOptions o = {}) {
+  o.request_rate = 4;
+  PointInfo point = point_of(o, run);
+  point.void_reason = void_reason(point, o, run);
+  return serving::parse_json(result_json(point, o, run)).value();
+}
+
+std::string void_of(const BenchRun& run, bool emulated = false) {
+  PointInfo point;
+  point.emulated = emulated;
+  return void_reason(point, {}, run);
+}
+
+// What the article's plotting script, and anybody's, reads.
+TEST(ResultFile, has_the_keys_of_vllm_bench_serve) {
+  const Json result = result_of(one_request());
+  for (const char* metric : {"ttft", "tpot", "itl", "e2el"}) {
+    for (const char* what : {"mean", "median", "std", "p50", "p90", "p99"}) {
+      const std::string key = std::string(what) + "_" + metric + "_ms";
+      ASSERT_TRUE(result.contains(key)) << key;
+      EXPECT_TRUE(result[key].is_number()) << key;
+    }
+  }
+  EXPECT_DOUBLE_EQ(result["mean_ttft_ms"], 100);
+  EXPECT_DOUBLE_EQ(result["median_tpot_ms"], 15);
+  EXPECT_DOUBLE_EQ(result["mean_itl_ms"], 15);
+  EXPECT_DOUBLE_EQ(result["p99_e2el_ms"], 130);
+  for (const char* key :
+       {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts",
+        "request_rate", "burstiness", "max_concurrency", "duration", "completed", "failed",
+        "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
+        "output_throughput", "total_token_throughput"}) {
+    EXPECT_TRUE(result.contains(key)) << key;
+  }
+  EXPECT_DOUBLE_EQ(result["output_throughput"], 1.5);
+  EXPECT_DOUBLE_EQ(result["request_goodput"], 0.5);
+  EXPECT_FALSE(result.contains("ttfts")) << "only with --save-detailed";
+}
+
+TEST(ResultFile, has_every_requests_figures_where_that_is_asked_for) {
+  BenchOptions o;
+  o.save_detailed = true;
+  o.metadata = {"tensor_parallel=8"};
+  const Json result = result_of(one_request(), o);
+  EXPECT_EQ(result["input_lens"], Json::array({32}));
+  EXPECT_EQ(result["output_lens"], Json::array({3}));
+  EXPECT_DOUBLE_EQ(result["ttfts"][0], 0.1);
+  EXPECT_DOUBLE_EQ(result["itls"][0][1], 0.02);
+  EXPECT_EQ(result["errors"], Json::array({""}));
+  EXPECT_EQ(result["tensor_parallel"], "8");
+}
+
+TEST(ResultFile, says_below_its_own_key_how_the_hand_over_went) {
+  const Json baton = result_of(one_request())["baton"];
+  EXPECT_EQ(baton["schema"], 1);
+  EXPECT_EQ(baton["mode"], "push");
+  EXPECT_EQ(baton["void"], nullptr);
+  EXPECT_EQ(baton["label"], "");
+  EXPECT_DOUBLE_EQ(baton["second_token_ms"]["median"], 110);
+  EXPECT_DOUBLE_EQ(baton["handover_ms"]["wire"]["p50"], 9);
+  EXPECT_DOUBLE_EQ(baton["handover_ms"]["total"]["p99"], 12);
+  EXPECT_FALSE(baton["handover_ms"].contains("queue")) << "nobody recorded it";
+  EXPECT_DOUBLE_EQ(baton["block_hold_ms"]["mean"], 11);
+  EXPECT_EQ(baton["bytes"]["moved"], 200);
+  EXPECT_EQ(baton["bytes"]["expected"], 200);
+  EXPECT_EQ(baton["writes"], 4);
+  EXPECT_EQ(baton["runs"], nullptr);
+  EXPECT_EQ(baton["slots"]["max"], 1);
+  EXPECT_DOUBLE_EQ(baton["slots"]["mean"], 0.024);
+  EXPECT_DOUBLE_EQ(baton["compute"]["prefill_busy_share"], 0.03);
+  EXPECT_DOUBLE_EQ(baton["machine"]["cpu_busy_share"], 0.5);
+  EXPECT_EQ(baton["environment"]["fabric"], "shm");
+  EXPECT_EQ(baton["requests"][0]["id"], "aa");
+  EXPECT_DOUBLE_EQ(baton["requests"][0]["arrival_ms"], 10);
+  const Json& wire = baton["requests"][0]["spans"][3];
+  EXPECT_EQ(wire["name"], "wire");
+  EXPECT_DOUBLE_EQ(wire["start_ms"], 81);
+}
+
+// One process that does both: nothing is known of a hand-over, and nothing is 0.
+TEST(ResultFile, has_null_for_what_did_not_happen) {
+  BenchRun run = one_request();
+  run.load.results[0].transfer_id.clear();
+  run.records = {};
+  const Json baton = result_of(run)["baton"];
+  EXPECT_EQ(baton["handover_ms"], Json::object());
+  EXPECT_EQ(baton["block_hold_ms"]["mean"], nullptr);
+  EXPECT_EQ(baton["bytes"]["moved"], nullptr);
+  EXPECT_EQ(baton["slots"]["max"], nullptr);
+  EXPECT_EQ(baton["link"]["busy_share"], nullptr);
+  EXPECT_EQ(baton["void"], nullptr);
+}
+
+TEST(ResultFile, a_point_whose_bytes_are_not_the_full_prompts_is_void_and_says_both) {
+  BenchRun run = one_request();
+  run.records.by_transfer["aa"].decode.blocks = 1;
+  run.records.by_transfer["aa"].decode.bytes_planned = 100;
+  run.records.by_transfer["aa"].prefill.bytes = 100;
+  EXPECT_EQ(void_of(run), "bytes moved 100, and the full prompts have 200");
+  EXPECT_THAT(result_of(run)["baton"]["void"].get<std::string>(), HasSubstr("full prompts"));
+}
+
+TEST(ResultFile, a_point_without_records_or_answers_is_void) {
+  BenchRun run = one_request();
+  run.records.by_transfer.clear();
+  EXPECT_THAT(void_of(run), HasSubstr("1 of 1 hand-overs have no record"));
+  run.load.results[0].ok = false;
+  run.metrics = measure(run.load.results, {});
+  EXPECT_EQ(void_of(run), "no request was answered");
+}
+
+TEST(ResultFile, an_emulated_point_is_void_where_the_cores_were_the_limit) {
+  BenchRun run = one_request();
+  run.cpu_busy_share = 0.95;
+  EXPECT_EQ(void_of(run, false), "") << "real compute may use every core";
+  EXPECT_THAT(void_of(run, true), HasSubstr("95 % busy"));
+  run.cpu_busy_share = 0.5;
+  EXPECT_EQ(void_of(run, true), "");
+  run.counters.overrun_time = 1;
+  EXPECT_THAT(void_of(run, true), HasSubstr("1.00 s longer"));
+}
+
+TEST(ResultFile, an_emulated_point_carries_the_word_the_profile_and_the_factor) {
+  BenchRun run = one_request();
+  run.counters.profile = "qwen3-32b-tp8-h200";
+  run.counters.scale = 64;
+  const Json baton = result_of(run)["baton"];
+  EXPECT_EQ(baton["label"], "emulated: qwen3-32b-tp8-h200, bytes / 64");
+  EXPECT_EQ(baton["emulated"], true);
+}
+
+TEST(ResultFile, is_named_as_vllm_names_it) {
+  BenchOptions o;
+  o.result_dir = "d";
+  o.request_rate = 4;
+  BenchRun run = one_request();
+  run.model_id = "org/small";
+  EXPECT_EQ(result_path(o, run), "d/openai-4qps-small-20261130-090000.json");
+  o.label = "x";
+  o.max_concurrency = 2;
+  EXPECT_EQ(result_path(o, run), "d/x-4qps-concurrency2-small-20261130-090000.json");
+  o.result_filename = "r.json";
+  EXPECT_EQ(result_path(o, run), "d/r.json");
+}
+
+TEST(ResultFile, is_there_whole_or_not_at_all) {
+  const std::string dir = ::testing::TempDir() + "results/deep";
+  ASSERT_TRUE(write_file(dir + "/a.json", "{}").has_value());
+  std::ifstream file(dir + "/a.json");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "{}");
+  EXPECT_FALSE(std::ifstream(dir + "/a.json.part").is_open());
+  EXPECT_THAT(write_file("/proc/nowhere/a.json", "{}").error().message,
+              HasSubstr("/proc/nowhere/a.json"));
+}
+
+TEST(Machine, reads_how_busy_the_cores_were) {
+  const auto before = parse_proc_stat("cpu  100 0 100 700 50 0 0 50 0 0\ncpu0 1 2\n").value();
+  const auto after = parse_proc_stat("cpu  150 0 100 750 50 0 0 50 0 0\n").value();
+  EXPECT_DOUBLE_EQ(busy_share(before, after).value(), 0.5);
+  EXPECT_FALSE(busy_share(after, after).has_value());
+  EXPECT_FALSE(parse_proc_stat("intr 5").has_value());
+  EXPECT_FALSE(parse_proc_stat("cpu 5 6").has_value());
+}
+
+}  // namespace
+}  // namespace baton::bench

@@ -1,0 +1,180 @@
+#include "bench/sweep_command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "bench/bench_run.h"
+#include "bench/result_file.h"
+#include "bench/sweep_plan.h"
+#include "bench/sweep_servers.h"
+
+namespace baton::bench {
+
+using serving::complain;
+using serving::Exit;
+
+namespace {
+
+constexpr char kWho[] = "baton sweep";
+
+double minutes(Duration d) {
+  return std::chrono::duration<double>(d).count() / 60;
+}
+
+std::string result_of(const SweepPoint& point, const SweepOptions& options, const char* suffix) {
+  return (std::filesystem::path(options.results_dir) / (point.name() + suffix)).string();
+}
+
+class Sweep {
+ public:
+  Sweep(const SweepOptions& options, std::vector<SweepPoint> points)
+      : options_(options), all_(points.size()), points_(std::move(points)) {}
+
+  // Takes out what has a result.
+  Status skip_finished() {
+    if (options_.force) return {};
+    std::vector<SweepPoint> left;
+    for (SweepPoint& point : points_) {
+      const std::string path = result_of(point, options_, ".json");
+      std::ifstream file(path, std::ios::binary);
+      const std::string text((std::istreambuf_iterator<char>(file)),
+                             std::istreambuf_iterator<char>());
+      const Result<Kept> kept = text.empty() ? Kept::kNo : keep_result(text, point, options_);
+      if (!kept) return fail(kept.error().code, path + ": " + kept.error().message);
+      if (*kept == Kept::kNo) left.push_back(std::move(point));
+    }
+    points_ = std::move(left);
+    return {};
+  }
+
+  void say_what_comes() const {
+    fmt::print("{} points, {} of them finished already; the other {} take about {:.0f} minutes\n",
+               all_, all_ - points_.size(), points_.size(), minutes(left_from(0)));
+    if (options_.backend == "timed") {
+      fmt::print("emulated: compute is timed waits of profile {}\n", options_.profile);
+    }
+    std::fflush(stdout);
+  }
+
+  void say_how() const {
+    for (const SweepPoint& point : points_) fmt::print("{}\n", point.name());
+    for (const SweepMode& mode : all_modes()) {
+      const bool asked = std::any_of(points_.begin(), points_.end(),
+                                     [&mode](const SweepPoint& p) { return p.mode == mode.name; });
+      if (asked) say_how(mode);
+    }
+  }
+
+  Exit run() {
+    Exit exit = Exit::kOk;
+    for (std::size_t i = 0; i < points_.size(); ++i) {
+      fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(), minutes(left_from(i)),
+                 points_[i].name());
+      std::fflush(stdout);
+      const Result<std::string> void_reason = run_point(points_[i]);
+      if (!void_reason) {
+        complain(kWho, fmt::format("{}: {}", points_[i].name(), void_reason.error().message));
+        return Exit::kOther;  // the next one of this mode would end alike
+      }
+      if (void_reason->empty()) continue;
+      fmt::print("  void: {}\n", *void_reason);
+      exit = Exit::kOther;
+    }
+    return exit;
+  }
+
+ private:
+  Duration left_from(std::size_t first) const {
+    Duration out = Duration::zero();
+    for (std::size_t i = first; i < points_.size(); ++i) out += expected_time(points_[i]);
+    return out;
+  }
+
+  void say_how(const SweepMode& mode) const {
+    const auto line = [](const std::vector<std::string>& words) {
+      fmt::print("  baton {}\n", fmt::join(words, " "));
+    };
+    fmt::print("{}:\n", mode.name);
+    if (mode.is_local) return line(local_command(options_));
+    line(prefill_command(mode, options_));
+    line(decode_command(mode, options_));
+    line(route_command(mode, options_, "http://PREFILL", "http://DECODE"));
+  }
+
+  // Why the point is void, "" if it counts.
+  Result<std::string> run_point(const SweepPoint& point) {
+    const std::string log = result_of(point, options_, ".log");
+    std::filesystem::create_directories(options_.results_dir);
+    std::ofstream(log, std::ios::trunc).close();
+    auto servers = SweepServers::start(*find_mode(point.mode), options_, log);
+    if (!servers) return tl::unexpected<Error>(servers.error());
+    BenchOptions load = bench_options(point, options_, (*servers)->base_url());
+    load.prefill_url = (*servers)->prefill_url();
+    load.decode_url = (*servers)->decode_url();
+    const Result<BenchRun> run = run_bench(load);
+    if (!run) return tl::unexpected<Error>(run.error());
+    if (Status alive = (*servers)->check(); !alive) return tl::unexpected<Error>(alive.error());
+    return write_results(point, load, *run, **servers, log);
+  }
+
+  Result<std::string> write_results(const SweepPoint& point, const BenchOptions& load,
+                                    const BenchRun& run, const SweepServers& servers,
+                                    const std::string& log) {
+    PointInfo info = point_of(load, run);
+    info.mode = point.mode;
+    info.iteration = point.iteration;
+    info.first_token = options_.first_token;
+    info.prefill = options_.prefill;
+    if (options_.backend == "timed") {
+      info.emulated = true;
+      info.profile = options_.profile;
+    }
+    info.prefill_flags = servers.prefill_flags();
+    info.decode_flags = servers.decode_flags();
+    info.route_flags = servers.route_flags();
+    info.void_reason = void_reason(info, load, run);
+    std::ofstream(log, std::ios::app) << result_table(info, load, run);
+    if (Status written = write_file(result_path(load, run), result_json(info, load, run));
+        !written) {
+      return tl::unexpected<Error>(written.error());
+    }
+    const auto ms = [](std::optional<double> value) {
+      return value ? fmt::format("{:.1f}", *value) : std::string("-");
+    };
+    fmt::print("  TTFT p50 {} ms, TPOT p50 {} ms, {} answered, {} failed\n",
+               ms(run.metrics.ttft.median()), ms(run.metrics.tpot.median()), run.metrics.completed,
+               run.metrics.failed);
+    return info.void_reason;
+  }
+
+  const SweepOptions& options_;
+  const std::size_t all_;
+  std::vector<SweepPoint> points_;
+};
+
+}  // namespace
+
+Exit run_sweep(const SweepOptions& options) {
+  const Result<SweepGrid> grid = read_grid(options);
+  if (!grid) {
+    complain(kWho, grid.error().message);
+    return Exit::kUsage;
+  }
+  Sweep sweep(options, sweep_points(*grid, options));
+  if (Status skipped = sweep.skip_finished(); !skipped) {
+    complain(kWho, skipped.error().message);
+    return Exit::kUsage;
+  }
+  sweep.say_what_comes();
+  if (options.dry_run) {
+    sweep.say_how();
+    return Exit::kOk;
+  }
+  return sweep.run();
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,116 @@
+#include "bench/sweep_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/nearest.h"
+#include "bench/goodput.h"
+#include "bench/summary.h"
+#include "bench/sweep_modes.h"
+
+namespace baton::bench {
+namespace {
+
+tl::unexpected<Error> bad(std::string_view flag, std::string_view wanted, std::string_view value) {
+  return fail(Errc::kInvalidArgument,
+              fmt::format("{} must be {}, and is '{}'", flag, wanted, value));
+}
+
+// Separated by commas or blanks, as variables of a shell are.
+std::vector<std::string> items_of(std::string text) {
+  std::replace(text.begin(), text.end(), ',', ' ');
+  return split_list(text, ' ');
+}
+
+template <typename T>
+Status read_numbers(std::string_view flag, const std::string& text, double least, double most,
+                    std::vector<T>& out) {
+  for (const std::string& item : items_of(text)) {
+    const std::optional<double> value = to_number(item);
+    const bool is_whole = std::is_floating_point_v<T> || (value && *value == std::floor(*value));
+    if (!value || *value < least || *value > most || !is_whole) {
+      return bad(flag, fmt::format("numbers from {} to {}", least, most), item);
+    }
+    out.push_back(static_cast<T>(*value));
+  }
+  if (out.empty()) return bad(flag, "at least one number", text);
+  return {};
+}
+
+Status read_modes(const SweepOptions& o, SweepGrid& grid) {
+  for (const std::string& name : items_of(o.modes)) {
+    if (find_mode(name) != nullptr) {
+      grid.modes.push_back(name);
+      continue;
+    }
+    const std::vector<std::string> known = mode_names();
+    const std::string nearest = nearest_word(name, known);
+    return bad("--modes", fmt::format("some of {}", fmt::join(known, ", ")),
+               name + (nearest.empty() ? "" : "', did you mean '" + nearest));
+  }
+  if (grid.modes.empty()) return bad("--modes", "at least one mode", o.modes);
+  return {};
+}
+
+Status check_choices(const SweepOptions& o) {
+  const auto one_of = [](std::string_view flag, std::string_view value, std::string_view a,
+                         std::string_view b) -> Status {
+    if (value == a || value == b) return {};
+    return bad(flag, fmt::format("{} or {}", a, b), value);
+  };
+  if (Status s = one_of("--backend", o.backend, "timed", "cpu"); !s) return s;
+  if (Status s = one_of("--prefill", o.prefill, "computed", "cached"); !s) return s;
+  if (Status s = one_of("--first-token", o.first_token, "decode", "prefill"); !s) return s;
+  if (o.iterations == 0) return bad("--iterations", "at least 1", "0");
+  if (!(o.point_seconds > 0 && o.point_seconds <= 86400)) {
+    return bad("--point-seconds", "above 0 and at most 86400", fmt::format("{}", o.point_seconds));
+  }
+  const auto slo = parse_goodput(o.goodput);
+  return slo ? Status() : tl::unexpected<Error>(slo.error());
+}
+
+// Running servers have one mode, and nobody can make another of them.
+Status check_running(const SweepOptions& o, const SweepGrid& grid) {
+  const bool has_pair = !o.prefill_url.empty() || !o.decode_url.empty();
+  if (has_pair && o.router_url.empty() && (o.prefill_url.empty() || o.decode_url.empty())) {
+    return fail(Errc::kInvalidArgument,
+                "--prefill-url and --decode-url belong together, unless --router-url is given");
+  }
+  const bool is_running = has_pair || !o.router_url.empty();
+  if (is_running && grid.modes.size() != 1) {
+    return bad("--modes", "the one mode of the running servers", o.modes);
+  }
+  if (is_running || o.backend == "timed") return {};
+  if (o.model.empty()) {
+    return fail(Errc::kInvalidArgument, "--backend cpu needs --model, a GGUF file or its name");
+  }
+  if (o.prefill == "cached") {
+    return fail(Errc::kInvalidArgument,
+                "--prefill cached needs --backend timed: of random prompts a real model has "
+                "nothing cached");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<SweepGrid> read_grid(const SweepOptions& o) {
+  SweepGrid grid;
+  Status read = check_choices(o);
+  if (read) read = read_modes(o, grid);
+  if (read) read = read_numbers("--qps-list", o.qps_list, 1e-3, 1e5, grid.qps);
+  if (read) read = read_numbers("--input-lens", o.input_lens, 1, 1e7, grid.input_lens);
+  if (read) read = read_numbers("--output-lens", o.output_lens, 1, 1e7, grid.output_lens);
+  if (read) read = check_running(o, grid);
+  if (!read) return tl::unexpected<Error>(read.error());
+  for (const std::string& name : grid.modes) {
+    if (find_mode(name)->needs_timed && o.backend != "timed" && o.router_url.empty()) {
+      return bad("--modes", "modes that --backend cpu has", name);
+    }
+  }
+  return grid;
+}
+
+}  // namespace baton::bench

@@ -1,0 +1,51 @@
+// What `baton sweep` is told. Names and defaults are those of the published experiment where it has
+// one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "baton/result.h"
+
+namespace baton::bench {
+
+struct SweepOptions {
+  std::string modes = "local,engine-loop-pull,threaded-pull,published-push,push";
+  std::string qps_list = "1 2 4 8";                      // QPS_LIST
+  std::string input_lens = "1024 2048 4096 8192 16384";  // INPUT_LENS
+  std::string output_lens = "128";                       // OUTPUT_LENS
+  std::uint32_t iterations = 1;
+  double point_seconds = 30;      // arrivals of a point take so long
+  std::uint32_t min_prompts = 8;  // of a point, at least
+  std::string results_dir = "results";
+  bool force = false;    // run again what has a result
+  bool dry_run = false;  // say what would run, and how
+
+  std::string model;  // of --backend cpu: a GGUF file or name
+  std::string served_model_name = "Qwen";
+  std::string backend = "timed";                    // timed, cpu
+  std::string profile = "qwen3-32b-tp8-h200";       // of timed
+  std::string prefill = "computed";                 // computed, cached
+  std::string first_token = "decode";               // decode, prefill
+  std::uint32_t max_num_seqs = 8;                   // 0: no limit
+  std::vector<std::string> serve_flags;             // for every instance, as `baton serve` has them
+  std::string router_url, prefill_url, decode_url;  // running servers, of one mode
+
+  std::vector<std::string> goodput;
+  std::uint64_t seed = 0;
+  double request_timeout = 600;
+  bool disable_tqdm = false;
+  std::vector<std::string> as_typed;
+};
+
+struct SweepGrid {
+  std::vector<std::string> modes;
+  std::vector<double> qps;
+  std::vector<std::uint32_t> input_lens, output_lens;
+};
+
+// Checks everything; errors name the flag and the value.
+Result<SweepGrid> read_grid(const SweepOptions& options);
+
+}  // namespace baton::bench

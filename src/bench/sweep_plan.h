@@ -1,0 +1,43 @@
+// The points of a sweep: which there are, in which order, how each is named and loaded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "baton/result.h"
+#include "bench/options.h"
+#include "bench/sweep_options.h"
+
+namespace baton::bench {
+
+struct SweepPoint {
+  std::string mode;
+  double qps = 0;
+  std::uint32_t input_len = 0, output_len = 0, iteration = 1;
+  std::uint32_t num_prompts = 0;
+  std::uint64_t seed = 0;  // of the load; the same for every mode
+
+  std::string name() const;  // "push_qps4_in1024_out128_iter1"
+};
+
+// All modes of a point follow each other, so that each meets the machine in the same hour.
+std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& options);
+
+// How long a point takes: its arrivals, the start of its servers, its last answers.
+Duration expected_time(const SweepPoint& point);
+
+// The load of a point against `base_url`.
+BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
+                           const std::string& base_url);
+
+// What a result file that is there already says.
+enum class Kept : std::uint8_t { kNo, kYes };
+// kNo: there is none, it was not finished, or it is void: run the point. An error: it was made with
+// another seed, number of prompts, first token, kind of prefill or profile, which it names.
+Result<Kept> keep_result(std::string_view text, const SweepPoint& point,
+                         const SweepOptions& options);
+
+}  // namespace baton::bench

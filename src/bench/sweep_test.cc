@@ -1,0 +1,175 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "bench/sweep_modes.h"
+#include "bench/sweep_options.h"
+#include "bench/sweep_plan.h"
+
+namespace baton::bench {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+SweepOptions small() {
+  SweepOptions o;
+  o.modes = "local,push";
+  o.qps_list = "1 8";
+  o.input_lens = "1024,16384";
+  o.output_lens = "128";
+  o.point_seconds = 10;
+  return o;
+}
+
+std::vector<SweepPoint> points(const SweepOptions& o) {
+  return sweep_points(read_grid(o).value(), o);
+}
+
+std::string fault(const SweepOptions& o) {
+  const auto grid = read_grid(o);
+  return grid ? "" : grid.error().message;
+}
+
+TEST(Sweep, lists_are_those_of_a_shell_or_with_commas) {
+  const SweepGrid grid = read_grid(small()).value();
+  EXPECT_THAT(grid.qps, ElementsAre(1, 8));
+  EXPECT_THAT(grid.input_lens, ElementsAre(1024, 16384));
+  EXPECT_THAT(grid.modes, ElementsAre("local", "push"));
+}
+
+TEST(Sweep, names_points_as_the_article_names_its_results) {
+  const auto all = points(small());
+  ASSERT_EQ(all.size(), 8U);
+  EXPECT_EQ(all[0].name(), "local_qps1_in1024_out128_iter1");
+  EXPECT_EQ(all[1].name(), "push_qps1_in1024_out128_iter1") << "modes of a point follow each other";
+  EXPECT_EQ(all[7].name(), "push_qps8_in16384_out128_iter1");
+  SweepPoint half;
+  half.mode = "push";
+  half.qps = 0.5;
+  EXPECT_THAT(half.name(), HasSubstr("_qps0.5_"));
+}
+
+TEST(Sweep, gives_every_mode_the_same_requests_and_every_point_its_own) {
+  std::set<std::uint64_t> seeds;
+  const auto all = points(small());
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    EXPECT_EQ(all[i].seed, all[i + 1].seed);
+    EXPECT_EQ(all[i].num_prompts, all[i + 1].num_prompts);
+    seeds.insert(all[i].seed);
+  }
+  EXPECT_EQ(seeds.size(), all.size() / 2);
+  EXPECT_EQ(all[0].num_prompts, 10U);
+  EXPECT_EQ(all[2].num_prompts, 80U);
+  SweepOptions other = small();
+  other.seed = 1;
+  EXPECT_NE(points(other)[0].seed, all[0].seed);
+}
+
+TEST(Sweep, expects_a_point_to_take_at_least_its_arrivals) {
+  for (const SweepPoint& point : points(small())) {
+    EXPECT_GE(expected_time(point), std::chrono::seconds(10));
+  }
+}
+
+TEST(Sweep, wrong_values_name_flag_and_value) {
+  const auto with = [](auto change) {
+    SweepOptions o = small();
+    change(o);
+    return fault(o);
+  };
+  EXPECT_EQ(with([](SweepOptions&) {}), "");
+  EXPECT_THAT(with([](auto& o) { o.modes = "push,thread-pull"; }),
+              AllOf(HasSubstr("'thread-pull'"), HasSubstr("did you mean 'threaded-pull'")));
+  EXPECT_THAT(with([](auto& o) { o.modes = ""; }), HasSubstr("--modes"));
+  EXPECT_THAT(with([](auto& o) { o.qps_list = "1 x"; }), HasSubstr("'x'"));
+  EXPECT_THAT(with([](auto& o) { o.qps_list = "0"; }), HasSubstr("'0'"));
+  EXPECT_THAT(with([](auto& o) { o.input_lens = "1.5"; }), HasSubstr("'1.5'"));
+  EXPECT_THAT(with([](auto& o) { o.output_lens = " "; }), HasSubstr("--output-lens"));
+  EXPECT_THAT(with([](auto& o) { o.first_token = "router"; }), HasSubstr("'router'"));
+  EXPECT_THAT(with([](auto& o) { o.backend = "cuda"; }), HasSubstr("'cuda'"));
+  EXPECT_THAT(with([](auto& o) { o.backend = "cpu"; }), HasSubstr("--model"));
+  EXPECT_THAT(with([](auto& o) { o.iterations = 0; }), HasSubstr("--iterations"));
+  EXPECT_THAT(with([](auto& o) { o.router_url = "http://x:1"; }),
+              HasSubstr("the one mode of the running servers"));
+  EXPECT_THAT(with([](auto& o) {
+                o.modes = "push";
+                o.prefill_url = "http://x:1";
+              }),
+              HasSubstr("belong together"));
+}
+
+TEST(Sweep, a_mode_that_the_backend_does_not_have_is_refused) {
+  SweepOptions o = small();
+  o.backend = "cpu";
+  o.model = "small.gguf";
+  EXPECT_EQ(fault(o), "");
+  o.modes = "published-push";
+  EXPECT_THAT(fault(o), AllOf(HasSubstr("--backend cpu"), HasSubstr("'published-push'")));
+  o.modes = "push";
+  o.prefill = "cached";
+  EXPECT_THAT(fault(o), HasSubstr("--prefill cached needs --backend timed"));
+}
+
+TEST(SweepModes, differ_in_connector_loop_and_style_alone) {
+  const SweepOptions o = small();
+  const auto push = decode_command(*find_mode("push"), o);
+  const auto pull = decode_command(*find_mode("threaded-pull"), o);
+  const auto published = decode_command(*find_mode("engine-loop-pull"), o);
+  EXPECT_THAT(push, Contains(HasSubstr(R"("kv_connector":"BatonConnector")")));
+  EXPECT_THAT(push, Not(Contains("--pull-loop")));
+  EXPECT_THAT(pull, Contains(HasSubstr(R"("kv_connector":"BatonPullConnector")")));
+  EXPECT_THAT(pull, AllOf(Contains("threaded"), Contains("baton")));
+  EXPECT_THAT(published, AllOf(Contains("engine"), Contains("published")));
+  EXPECT_THAT(route_command(*find_mode("threaded-pull"), o, "http://p", "http://d"),
+              AllOf(Contains("--mode"), Contains("pull"), Contains("decode")));
+}
+
+TEST(SweepModes, keep_no_prefix_at_decode_and_bound_the_slots) {
+  SweepOptions o = small();
+  for (const SweepMode& mode : all_modes()) {
+    const auto d = mode.is_local ? local_command(o) : decode_command(mode, o);
+    EXPECT_THAT(d, AllOf(Contains("--no-enable-prefix-caching"), Contains("8"))) << mode.name;
+  }
+  o.max_num_seqs = 0;
+  EXPECT_THAT(decode_command(*find_mode("push"), o), AllOf(Contains("1024"), Not(Contains("8"))));
+}
+
+std::string result(const SweepPoint& p, const std::string& more) {
+  return R"({"num_prompts":)" + std::to_string(p.num_prompts) + R"(,"baton":{"schema":1,"seed":)" +
+         std::to_string(p.seed) +
+         R"(,"first_token":"decode","prefill":"computed","profile":"qwen3-32b-tp8-h200")" + more +
+         "}}";
+}
+
+TEST(SweepResume, keeps_what_is_finished_and_counts) {
+  const SweepOptions o = small();
+  const SweepPoint p = points(o)[0];
+  EXPECT_EQ(keep_result(result(p, R"(,"void":null)"), p, o).value(), Kept::kYes);
+  EXPECT_EQ(keep_result(result(p, R"(,"void":"the cores were the limit")"), p, o).value(),
+            Kept::kNo);
+  EXPECT_EQ(keep_result(R"({"num_prompts": 10, "baton": {"sch)", p, o).value(), Kept::kNo);
+  EXPECT_EQ(keep_result(R"({"num_prompts": 10})", p, o).value(), Kept::kNo);
+}
+
+TEST(SweepResume, refuses_a_result_of_another_sweep_and_says_what_differs) {
+  SweepOptions o = small();
+  const SweepPoint p = points(o)[0];
+  const std::string text = result(p, R"(,"void":null)");
+  SweepPoint other = p;
+  other.seed = 5;
+  EXPECT_THAT(keep_result(text, other, o).error().message,
+              AllOf(HasSubstr("seed " + std::to_string(p.seed)), HasSubstr("this sweep has 5")));
+  o.first_token = "prefill";
+  EXPECT_THAT(keep_result(text, p, o).error().message, HasSubstr("first_token \"decode\""));
+  o = small();
+  o.profile = "slow-link";
+  EXPECT_THAT(keep_result(text, p, o).error().message, HasSubstr("slow-link"));
+}
+
+}  // namespace
+}  // namespace baton::bench
