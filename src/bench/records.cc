@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/boot_id.h"
 #include "base/clock.h"
 #include "http/client.h"
 #include "serving/json.h"
@@ -132,7 +133,7 @@ std::int64_t offset_of(const Json& page, std::int64_t middle) {
   const Json* clock = find(page, "clock");
   if (clock == nullptr) return 0;
   const std::string boot = serving::text_or(*clock, "boot_id", "");
-  return boot == serving::boot_id() ? 0 : middle - integer(*clock, "monotonic_ns");
+  return boot == baton::boot_id() ? 0 : middle - integer(*clock, "monotonic_ns");
 }
 
 void add_leg_urls(const Json& page, const char* leg, const std::set<std::string>& wanted,
