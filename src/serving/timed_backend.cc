@@ -144,7 +144,9 @@ void apply(const TimedBackend& backend, const ServeOptions& options, engine::Eng
   if (published) out.transfer_style = engine::TransferStyle::kPublished;
   if (!out.agent) return;
   out.agent->link_bytes_per_second = backend.link_bytes_per_second;
-  if (!published) return;
+  // The published pull connector posts a descriptor a block and region from the engine's step.
+  const bool engine_loop = out.pull_loop == engine::PullLoop::kEngine;
+  if (!published && !engine_loop) return;
   out.agent->merge_runs = backend.transfer_style == kPublishedMerged;
   out.agent->post_cost = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(profile.published_post_s));
