@@ -95,7 +95,6 @@ void Traffic::act(Request& r, const Legs::Actions& actions) {
     switch (action.kind) {
       case LegAction::Kind::kForward:
       case LegAction::Kind::kDrop:
-      case LegAction::Kind::kPlaceDecode:  // of pull, which is not asked for above
         break;
       case LegAction::Kind::kCancelLeg:
         world_.later(http(), [this, &r, leg = action.leg] { cancel_leg(r, leg); });
