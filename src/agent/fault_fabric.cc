@@ -19,14 +19,14 @@ Result<Fault> Fault::parse(std::string_view text) {
     fault.kind = Kind::kFlipByte;
   } else if (kind == "drop_write") {
     fault.kind = Kind::kDropWrite;
-  } else if (kind == "hold_writes" && colon != std::string_view::npos) {
-    fault.kind = Kind::kHoldWrites;
+  } else if ((kind == "hold_writes" || kind == "hold_reads") && colon != std::string_view::npos) {
+    fault.kind = kind == "hold_reads" ? Kind::kHoldReads : Kind::kHoldWrites;
     fault.hold_path = text.substr(colon + 1);
     return fault;
   } else {
     return fail(Errc::kInvalidArgument,
-                fmt::format("BATON_FAULT is '{}', known are flip_byte[:n], drop_write[:n] and "
-                            "hold_writes:PATH",
+                fmt::format("BATON_FAULT is '{}', known are flip_byte[:n], drop_write[:n], "
+                            "hold_writes:PATH and hold_reads:PATH",
                             text));
   }
   if (colon == std::string_view::npos) return fault;
@@ -42,8 +42,9 @@ Result<Fault> Fault::parse(std::string_view text) {
 
 FaultFabric::FaultFabric(std::unique_ptr<fabric::Fabric> real, const Fault& fault)
     : real_(std::move(real)), fault_(fault) {
-  if (fault.kind == Fault::Kind::kHoldWrites) {
-    log::warning("BATON_FAULT is set: writes wait while {} exists", fault.hold_path);
+  if (fault.kind == Fault::Kind::kHoldWrites || fault.kind == Fault::Kind::kHoldReads) {
+    log::warning("BATON_FAULT is set: {} wait while {} exists",
+                 fault.kind == Fault::Kind::kHoldReads ? "reads" : "writes", fault.hold_path);
   } else {
     log::warning("BATON_FAULT is set: write {} will be broken on purpose", fault.write_number);
   }
@@ -62,17 +63,18 @@ void FaultFabric::invert(std::byte* place) {
   if (place != nullptr) *place = ~*place;
 }
 
-bool FaultFabric::must_hold() const {
-  return fault_.kind == Fault::Kind::kHoldWrites && access(fault_.hold_path.c_str(), F_OK) == 0;
+bool FaultFabric::must_hold(Fault::Kind kind) const {
+  return fault_.kind == kind && access(fault_.hold_path.c_str(), F_OK) == 0;
 }
 
 Status FaultFabric::post(const fabric::Write& write) {
-  if (write.length > 0 && must_hold()) {
+  if (write.length > 0 && must_hold(Fault::Kind::kHoldWrites)) {
     held_.push_back(write);
     return {};
   }
-  const bool broken = fault_.kind != Fault::Kind::kHoldWrites && write.length > 0 &&
-                      data_writes_ + 1 == fault_.write_number;
+  const bool breaks =
+      fault_.kind == Fault::Kind::kFlipByte || fault_.kind == Fault::Kind::kDropWrite;
+  const bool broken = breaks && write.length > 0 && data_writes_ + 1 == fault_.write_number;
   if (broken) return post_broken(write);
   auto posted = real_->post(write);
   if (posted && write.length > 0) ++data_writes_;
@@ -111,23 +113,39 @@ void FaultFabric::close_outbound(fabric::OutboundId outbound) {
   real_->close_outbound(outbound);
 }
 
+Status FaultFabric::post_read(const fabric::Read& read) {
+  if (!must_hold(Fault::Kind::kHoldReads)) return real_->post_read(read);
+  held_reads_.push_back(read);
+  return {};
+}
+
+void FaultFabric::fail(fabric::OutboundId outbound, std::uint64_t context,
+                       fabric::FabricEvent::Kind kind) {
+  fabric::FabricEvent failed;
+  failed.kind = kind;
+  failed.outbound = outbound;
+  failed.context = context;
+  failed.error = "held back by BATON_FAULT until the connection ended";
+  failed.over = true;  // it never reached the fabric
+  made_up_.push_back(std::move(failed));
+}
+
 void FaultFabric::fail_held(fabric::OutboundId outbound) {
   std::erase_if(held_, [&](const fabric::Write& write) {
     if (write.to != outbound) return false;
-    fabric::FabricEvent failed;
-    failed.kind = fabric::FabricEvent::Kind::kWriteFailed;
-    failed.outbound = outbound;
-    failed.context = write.context;
-    failed.error = "held back by BATON_FAULT until the connection ended";
-    failed.over = true;  // it never reached the fabric
-    made_up_.push_back(std::move(failed));
+    fail(outbound, write.context, fabric::FabricEvent::Kind::kWriteFailed);
+    return true;
+  });
+  std::erase_if(held_reads_, [&](const fabric::Read& read) {
+    if (read.from != outbound) return false;
+    fail(outbound, read.context, fabric::FabricEvent::Kind::kReadFailed);
     return true;
   });
 }
 
 void FaultFabric::release_held() {
-  if (held_.empty()) return;
-  if (must_hold()) {
+  if (!holds()) return;
+  if (must_hold(fault_.kind)) {
     // The owner thread asks again and again: a test's two cores have better to do.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return;
@@ -137,6 +155,12 @@ void FaultFabric::release_held() {
     if (!posted && posted.error().code == Errc::kResourceExhausted) return;
     if (!posted) return fail_held(held_.front().to);
     held_.pop_front();
+  }
+  while (!held_reads_.empty()) {
+    const auto posted = real_->post_read(held_reads_.front());
+    if (!posted && posted.error().code == Errc::kResourceExhausted) return;
+    if (!posted) return fail_held(held_reads_.front().from);
+    held_reads_.pop_front();
   }
 }
 
@@ -172,7 +196,7 @@ std::size_t FaultFabric::poll(std::span<fabric::FabricEvent> out) {
   std::size_t count = take_made_up(out);
   const std::size_t first_real = count;
   count += real_->poll(out.subspan(count));
-  if (!held_.empty()) count = end_held(out, first_real, count);
+  if (holds()) count = end_held(out, first_real, count);
   if (inverted_ == nullptr) return count;
   for (const fabric::FabricEvent& event : out.first(count)) {
     const bool completion = event.kind == fabric::FabricEvent::Kind::kWriteDone ||

@@ -4,12 +4,13 @@
 //   BATON_FAULT=flip_byte[:n]     one byte of the n-th data write (from 1; default 1) is inverted
 //   BATON_FAULT=drop_write[:n]    the n-th data write is reported as done and never made
 //   BATON_FAULT=hold_writes:PATH  data writes are held back while the file PATH exists
+//   BATON_FAULT=hold_reads:PATH   so are reads
 //
 // An agent whose control channel listens beyond loopback refuses to start with it, and the others
 // warn.
 //
-// A data write is one with a length. Reads pass untouched. Whatever else the port promises is kept:
-// a held write is posted, and fails when its connection ends first.
+// A data write is one with a length. Whatever else the port promises is kept: what is held is
+// posted, and fails when its connection ends first.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@
 namespace baton {
 
 struct Fault {
-  enum class Kind : std::uint8_t { kFlipByte, kDropWrite, kHoldWrites };
+  enum class Kind : std::uint8_t { kFlipByte, kDropWrite, kHoldWrites, kHoldReads };
   Kind kind = Kind::kFlipByte;
   std::uint64_t write_number = 1;
   std::string hold_path;
@@ -49,17 +50,19 @@ class FaultFabric final : public fabric::Fabric {
   }
   void close_outbound(fabric::OutboundId outbound) override;
   Status post(const fabric::Write& write) override;
-  Status post_read(const fabric::Read& read) override { return real_->post_read(read); }
+  Status post_read(const fabric::Read& read) override;
   std::size_t poll(std::span<fabric::FabricEvent> out) override;
-  bool busy() const override { return !made_up_.empty() || !held_.empty() || real_->busy(); }
+  bool busy() const override { return !made_up_.empty() || holds() || real_->busy(); }
   int wait_fd() const override { return real_->wait_fd(); }
 
  private:
   void invert(std::byte* place);
   Status post_broken(const fabric::Write& write);
-  bool must_hold() const;
+  bool must_hold(Fault::Kind kind) const;
+  bool holds() const { return !held_.empty() || !held_reads_.empty(); }
   void release_held();
   void fail_held(fabric::OutboundId outbound);
+  void fail(fabric::OutboundId outbound, std::uint64_t context, fabric::FabricEvent::Kind kind);
   std::size_t end_held(std::span<fabric::FabricEvent> out, std::size_t begin, std::size_t end);
   std::size_t take_made_up(std::span<fabric::FabricEvent> out);
 
@@ -71,6 +74,7 @@ class FaultFabric final : public fabric::Fabric {
   std::uint64_t inverted_context_ = 0;
   std::deque<fabric::FabricEvent> made_up_;
   std::deque<fabric::Write> held_;
+  std::deque<fabric::Read> held_reads_;
 };
 
 }  // namespace baton

@@ -133,6 +133,7 @@ void add_handover_work(const AgentMetrics& m, MetricPage& page) {
   page.counter("baton_blocks_written_total", "KV blocks written.", of(m.blocks_written));
   page.counter("baton_blocks_received_total", "KV blocks received.", of(m.blocks_received));
   page.counter("baton_writes_posted_total", "Writes posted to the fabric.", of(m.writes_posted));
+  page.counter("baton_reads_posted_total", "Pull: reads posted to the fabric.", of(m.reads_posted));
   page.counter("baton_runs_merged_total", "Block pieces that were merged into an earlier write.",
                of(m.runs_merged));
   page.counter("baton_immediates_received_total", "Completion immediates received.",

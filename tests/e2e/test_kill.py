@@ -97,18 +97,42 @@ def registered(servers, hold, stream, tokens=LONG):
 
 
 @contextlib.contextmanager
-def ready(servers, hold, stream, tokens=LONG):
-    """P holds finished blocks under a lease, D has not registered: another hand-over holds most of D's blocks."""
-    prefill, decode = servers.prefill[0], servers.decode[0]
-    with writing(servers, hold, False, 100, prompt=[7] * (BLOCKS * 8 + 20)) as blocker:
-        client = stack.Client(servers.port, {"prompt": [9] * (BLOCKS * 8), "max_tokens": min(tokens, BLOCKS * 8)}, stream)
-        try:
-            stack.wait_for("P holds finished blocks", lambda: prefill.metric("baton_leases_held") == 2)
-            stack.wait_for("the request waits at D", lambda: decode.about()["requests"]["waiting"] == 1)
-            assert decode.metric("baton_transfers_open", side="decode") <= 2
-            yield client
-        finally:
+def decode_is_full(servers, hold):
+    """Most of D's blocks are other requests'. Push: one whose writes are held. Pull, where D gives up reads that do not
+    move: several that D computes itself, one after the other."""
+    prompt = [7] * (BLOCKS * 8 + 20)
+    if servers.mode == "push":
+        with writing(servers, hold, False, 100, prompt=prompt) as blocker:
+            try:
+                yield
+            finally:
+                blocker.leave()
+        return
+    decode = servers.decode[0]
+    before = decode.metric("vllm:prompt_tokens_total")
+    blockers = [stack.Client(decode.port, {"prompt": prompt, "max_tokens": BLOCKS * 16 - len(prompt)}) for _ in range(12)]
+    try:
+        stack.wait_for("D has all of them",
+                       lambda: decode.metric("vllm:prompt_tokens_total") == before + len(blockers) * len(prompt))
+        yield
+    finally:
+        for blocker in blockers:
             blocker.leave()
+
+
+@contextlib.contextmanager
+def ready(servers, hold, stream, tokens=LONG):
+    """P holds finished blocks under a lease, D has not registered: it is full."""
+    prefill, decode = servers.prefill[0], servers.decode[0]
+    prompt = [9] * (BLOCKS * 8)
+    with decode_is_full(servers, hold):
+        held = 1 if servers.mode == "push" else 0  # the blocker's
+        accepted = decode.metric("vllm:prompt_tokens_total")
+        client = stack.Client(servers.port, {"prompt": prompt, "max_tokens": min(tokens, BLOCKS * 8)}, stream)
+        stack.wait_for("P holds finished blocks", lambda: prefill.metric("baton_leases_held") == held + 1)
+        stack.wait_for("D has the request", lambda: decode.metric("vllm:prompt_tokens_total") == accepted + len(prompt))
+        assert decode.about()["requests"]["waiting"] >= 1 and decode.metric("baton_transfers_open", side="decode") <= 2
+        yield client
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ a killed or stopped process may cost has the bounds of test_kill.
 """
 import contextlib
 import json
+import pathlib
 import signal
 import subprocess
 import time
@@ -72,6 +73,7 @@ def test_kill_of_p_before_d_is_chosen(servers, hold):  # noqa: F811
         assert servers.prefill[0].name in client.error["message"] and client.error["baton"]["cause"], client.error
         assert "no decode instance chosen yet" in client.error["message"], client.error
     assert servers.decode[0].about()["requests"] == {"running": 0, "waiting": 0}
+    servers.prefill[0].wait()
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda f: f.__name__)
@@ -96,11 +98,19 @@ def test_the_client_leaves(servers, hold, phase, stream):  # noqa: F811
 # ---------------------------------------------------------------------------------------------------------------------
 # Stops.
 
+def stop(process):
+    """SIGSTOP takes effect thread by thread: on a busy machine some run on for a while."""
+    process.kill(signal.SIGSTOP)
+    tasks = pathlib.Path(f"/proc/{process.popen.pid}/task")
+    stack.wait_for(f"{process.name} is stopped", lambda: all(
+        (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks.iterdir()))
+
+
 def test_a_stopped_p_is_not_waited_for(servers, hold):  # noqa: F811
     """D may read a stopped P's memory; what it read counts only once P has said that it held still."""
     prefill, decode = servers.prefill[0], servers.decode[0]
     with writing(servers, hold, False) as client:
-        prefill.kill(signal.SIGSTOP)
+        stop(prefill)
         begin = time.monotonic()
         hold.unlink()
         client.finish()
@@ -116,7 +126,7 @@ def test_a_d_that_wakes_after_the_lease_discards_what_it_reads(servers, hold):  
     prefill, decode = servers.prefill[0], servers.decode[0]
     failed = decode.metric("baton_handovers_total", side="decode", outcome="failed")
     with writing(servers, hold, False) as client:
-        decode.kill(signal.SIGSTOP)
+        stop(decode)
         prefill.wait_at_rest((LEASE + SILENT) * FACTOR)  # it has freed them
         assert stack.complete(prefill.port, [3] * (BLOCKS * 12)).status == 200  # and they are overwritten
         hold.unlink()
