@@ -305,7 +305,7 @@ def command_lines(small, truncated, random_file, taken):
         "negative number": (serve(small, "--max-num-seqs", -1), USAGE, ["--max-num-seqs", "-1"]),
         "block size of zero": (serve(small, "--block-size", 0), USAGE, ["block-size", "0"]),
         "unknown dtype": (serve(small, "--dtype", "int3"), USAGE, ["dtype", "int3"]),
-        "no model": (["serve"], USAGE, ["model"]),
+        "no model": (["serve"], USAGE, ["MODEL"]),
         "missing weights": (serve("/nowhere/model.gguf"), MODEL, ["/nowhere/model.gguf"]),
         "unknown model name": (serve("gpt-nothing"), MODEL, ["gpt-nothing"]),
         "truncated weights": (serve(truncated), MODEL, []),
