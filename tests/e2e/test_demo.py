@@ -52,8 +52,9 @@ def test_the_demo_passes_in_pull(small_model, tmp_path, fabric, carrier, loop):
     assert max(report["decode_prompt_tokens"]) <= 1 and report["blocks_leaked"] == 0
     for line in report["timelines"]:
         at = line["ms"]
-        assert at["ready"] <= at["registered"] == 0, f"D registered before there was anything to read: {line}"
-        assert 0 <= at["first_write"] <= at["last_byte"] <= at["decode_told"] <= at["second_token"], line
+        # P's agent may take note of its blocks after D, which was told of them, has begun; never after it confirmed.
+        assert at["ready"] <= at["decode_told"], line
+        assert at["registered"] == 0 <= at["first_write"] <= at["last_byte"] <= at["decode_told"] <= at["second_token"], line
 
 
 @pytest.mark.parametrize("fault", ["flip_byte:3", "drop_write:2"])
