@@ -78,15 +78,17 @@ BATON := $(BUILD)/src/apps/baton
 
 sweep-small: configure ## the published experiment in small, emulated, every mode: 2 x 2 x 2 points (3 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
-	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 1.5 --min-prompts 4 \
-	  --results-dir build/sweep-small
+	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 1 --min-prompts 3 \
+	  --allow-void --results-dir build/sweep-small
+	@$(BATON) plot --results-dir build/sweep-small --metric ttft,tpot
 
 sweep: configure ## the article's grid, emulated, every mode (90 minutes; goes on where it was stopped)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep --results-dir build/sweep
+	@$(BATON) plot --results-dir build/sweep --metric ttft,tpot,second-token,handover
 
 # What CI has no time for on two cores.
-LONG := ^(netns|soak_libfabric|e2e_load_failures|e2e_bug_reports.*)$$
+LONG := ^(netns|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull)$$
 
 check: setup ## what CI runs: format and rooms, all tests, fuzzers, sanitizers, soak, simulator
 	@tools/tidy --fast

@@ -139,6 +139,8 @@ CLI::App* add_sweep(CLI::App& app, SweepOptions& options) {
   sweep->add_option("--results-dir", options.results_dir, "of the result files")
       ->capture_default_str();
   sweep->add_flag("--force", options.force, "run again what has a result");
+  sweep->add_flag("--allow-void", options.allow_void,
+                  "exit with 0 although points are void (machines that cannot carry the grid)");
   sweep->add_flag("--dry-run", options.dry_run, "say what would run and how long it takes");
   sweep->add_flag("--disable-tqdm", options.disable_tqdm, "no progress bar");
   return sweep;

@@ -70,7 +70,7 @@ class Sweep {
   }
 
   Exit run() {
-    Exit exit = Exit::kOk;
+    std::size_t voids = 0;
     for (std::size_t i = 0; i < points_.size(); ++i) {
       fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(), minutes(left_from(i)),
                  points_[i].name());
@@ -82,9 +82,10 @@ class Sweep {
       }
       if (void_reason->empty()) continue;
       fmt::print("  void: {}\n", *void_reason);
-      exit = Exit::kOther;
+      ++voids;
     }
-    return exit;
+    fmt::print("{} points, {} of them void\n", points_.size(), voids);
+    return voids == 0 || options_.allow_void ? Exit::kOk : Exit::kOther;
   }
 
  private:

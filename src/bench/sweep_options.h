@@ -19,7 +19,10 @@ struct SweepOptions {
   double point_seconds = 30;      // arrivals of a point take so long
   std::uint32_t min_prompts = 8;  // of a point, at least
   std::string results_dir = "results";
-  bool force = false;    // run again what has a result
+  bool force = false;  // run again what has a result
+  // A void point is said and drawn as void, and is no failure of the sweep: for machines that
+  // cannot carry the grid, where the way is tried and not the figures.
+  bool allow_void = false;
   bool dry_run = false;  // say what would run, and how
 
   std::string model;  // of --backend cpu: a GGUF file or name
