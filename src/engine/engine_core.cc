@@ -141,6 +141,7 @@ bool EngineCore::step() {
   retry_admission_ = false;
   const std::uint64_t preemptions = scheduler_.preemptions();
   scheduler_.admit(to_register_);
+  posting_left_ = kPostingLongest;
   for (Sequence* sequence : to_register_) start_remote(*sequence);
   scheduler_.plan(work_);
   metrics_.preemptions.add(scheduler_.preemptions() - preemptions);

@@ -66,6 +66,10 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void abort_one(const std::string& id);
   void start_remote(Sequence& sequence);
   void wait_posted(const Sequence& sequence);
+  // Of one step, for all that it registers: a peer that does not answer must not stop those that
+  // are decoding for longer.
+  static constexpr Duration kPostingLongest = std::chrono::seconds(1);
+  Duration posting_left_{};
   void after_chunk(Sequence& sequence, std::uint32_t num_tokens, std::span<const float> logits);
   void after_prefill_chunk(Sequence& sequence, std::span<const float> logits);
   void send_ready(Sequence& sequence);

@@ -19,9 +19,6 @@ std::int64_t now_ns() {
   return now().time_since_epoch().count();
 }
 
-// A peer that does not answer must not stop those that are decoding for longer.
-constexpr std::chrono::milliseconds kPostingLongest{1000};
-
 double seconds_between(std::int64_t from, std::int64_t to) {
   return static_cast<double>(to - from) * 1e-9;
 }
@@ -82,8 +79,10 @@ void EngineCore::start_remote(Sequence& sequence) {
 // D, engine loop: this step goes on once the reads are posted, whoever else waits for it.
 void EngineCore::wait_posted(const Sequence& sequence) {
   const std::int64_t begin = now_ns();
-  desk_->wait_posted(sequence, kPostingLongest);
-  metrics_.pull_posting_seconds.observe(seconds_between(begin, now_ns()));
+  desk_->wait_posted(sequence, std::chrono::ceil<std::chrono::milliseconds>(posting_left_));
+  const std::int64_t end = now_ns();
+  posting_left_ = std::max(Duration::zero(), posting_left_ - Duration(end - begin));
+  metrics_.pull_posting_seconds.observe(seconds_between(begin, end));
 }
 
 void EngineCore::after_chunk(Sequence& sequence, std::uint32_t num_tokens,

@@ -342,6 +342,7 @@ TEST_P(ConformanceReads, AFencedReaderReadsNothingAnyMore) {
   source.node->fill(0, kPoolBytes, 1);
   post_all(reader, same(40, read(pair.outbound, 0, 0, kPoolBytes)));
   world_->pump();
+  if (GetParam().fenced_by_death) world_->stop(reader, true);
   source.node->fence_inbound(pair.inbound);
   if (GetParam().fenced_by_death) {
     world_->rest();

@@ -142,9 +142,9 @@ class Fabric {
   };
   virtual Result<Inbound> open_inbound(const PeerId& peer, Access access) = 0;
   // Asks for the fence. kInboundFenced follows when nothing of that writer can land any more, or
-  // when that reader can read nothing any more (shm: its process is dead by pidfd, or it never
-  // connected and the offer is void; libfabric: the peer's own endpoint here is closed; never by
-  // time). May also come unasked when the peer dies.
+  // when that reader can read nothing any more (shm: its process is dead by pidfd, or said that it
+  // has unmapped our memory, or it never connected and the offer is void; libfabric: the peer's own
+  // endpoint here is closed; never by time). May also come unasked when the peer dies.
   virtual void fence_inbound(InboundId inbound) = 0;
 
   // Connects to what `offer` describes, for the access that it grants; `regions` are the peer's, as

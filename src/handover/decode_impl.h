@@ -241,12 +241,14 @@ struct DecodeSide::Impl {
   void begin_reading(std::uint32_t index, Time now);
   bool read_some(Time now);
   Turns::Step read_next(std::uint32_t index, Time now);
+  bool room_for_read(const Way& way) const;
   Turns::Step post_read(std::uint32_t index, Time now);
   bool next_run(Attempt& a);
   std::uint32_t read_over(std::uint64_t context, Time now);
   void after_read(std::uint32_t index, Time now);
   void all_read(std::uint32_t index, Time now);
   void source_stopped(std::uint32_t index, const wire::Stopped& message, Time now);
+  void tell_given_up(std::uint32_t index, std::string_view why, Time now);
   void way_time(std::uint32_t index, Time now);
   static bool reads_over(const Attempt& a) {
     return a.reading.in_flight == 0 && !a.reading.unclean;

@@ -149,6 +149,7 @@ void DecodeSide::Impl::retry_or_give_up(std::uint32_t index, Cause cause, std::s
 // touch is fenced.
 void DecodeSide::Impl::give_up(std::uint32_t index, Cause cause, std::string_view why, Time now) {
   Peer& peer = peers[index];
+  if (pull()) tell_given_up(index, why, now);
   if (peer.state == Peer::State::kReady) metrics.peers_connected.add(-1);
   if (peer.link != kNoLink) port.hang_up(peer.link);
   peer.link = kNoLink;

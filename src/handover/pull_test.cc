@@ -109,6 +109,44 @@ TEST_F(PullTest, AFullFabricIsAskedAgainAndPostingIsToldWhenAllIsOut) {
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
 }
 
+TEST_F(PullTest, ANewGrantBeforeTheFirstReadReadsEachByteOnce) {
+  ready({0, 8}, {1, 2});
+  d_port.room = 0;  // the fabric takes nothing yet
+  fetch_two();
+  exchange();
+  wire::Stopped again;
+  again.key = {kId, {0, 1}, {0, 0}, 1};
+  again.drained = again.again = true;
+  wire::Encoder encoder;
+  p_port.send(link, encoder.encode(again));
+  exchange();
+  d_port.room = 1000;
+  pass(milliseconds(500));
+  finish_reads();
+  exchange();
+  pass(milliseconds(500));
+  ASSERT_FALSE(d_port.events.empty());
+  EXPECT_EQ(d_port.reads_ever.size(), 2U);
+}
+
+TEST_F(PullTest, ANewGrantKeepsWhatWasRead) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  finish_one_read();
+  finish_one_read();
+  d_port.out.clear();  // taken
+  wire::Stopped again;
+  again.key = {kId, {0, 1}, {0, 0}, 1};
+  again.drained = again.again = true;
+  wire::Encoder encoder;
+  p_port.send(link, encoder.encode(again));
+  exchange();
+  pass(milliseconds(500));
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(d_port.reads_ever.size(), 2U);  // [I8]
+}
+
 // ---- what was read counts only if it stood still ----
 
 TEST_F(PullTest, WhatWasReadPastTheLeaseIsDiscarded) {
@@ -155,6 +193,7 @@ TEST_F(PullTest, OtherBlocksThanAnnouncedAreRefusedByName) {
   const Event event = d_event();
   EXPECT_EQ(event.cause, Cause::kRefused);
   EXPECT_THAT(event.text, HasSubstr("block 1 of group 0 is 2 here, theirs is 7"));
+  EXPECT_EQ(p_event().outcome, Outcome::kCancelled);  // nobody comes for its blocks any more
 }
 
 TEST_F(PullTest, BlocksPastThePoolAreRefusedBeforeARead) {
@@ -261,6 +300,8 @@ TEST_F(PullTest, ReadsThatDoNotMoveEndWithinThePeerTimeout) {
   pass(p_config.peer_timeout + milliseconds(10));
   EXPECT_EQ(d_event().cause, Cause::kFabric);
   EXPECT_EQ(d_port.closed.size(), 1U);
+  exchange();
+  EXPECT_EQ(p_event().outcome, Outcome::kCancelled);  // told, and not left to its lease
 }
 
 TEST_F(PullTest, ThePeersMemoryThatDoesNotAnswerEndsWithinThePeerTimeout) {

@@ -111,7 +111,10 @@ void DecodeSide::Impl::begin_reading(std::uint32_t index, Time now) {
   }
   // Under a new grant what was read is kept: it stands or falls with P's last word [I8].
   const bool again = a.reading.posted > 0;
-  if (!again) a.reading.cursor = layout::RunCursor(peers[a.peer].plan, config.write_bytes_max);
+  if (!again) {
+    a.reading.cursor = layout::RunCursor(peers[a.peer].plan, config.write_bytes_max);
+    a.reading.held.reset();
+  }
   if (a.blocks == 0) {
     a.reading.all_posted = a.reading.taken = true;
     port.posted(a.transfer);
@@ -132,13 +135,26 @@ Turns::Step DecodeSide::Impl::read_next(std::uint32_t index, Time now) {
   Attempt& a = attempts[index];
   Reading& r = a.reading;
   if (a.phase != Phase::kRegistered || r.all_posted) return Turns::Step::kStarved;
-  if (peers[a.peer].way.state != Way::State::kConnected) return Turns::Step::kStarved;
-  if (reads_in_flight >= config.writes_in_flight_max) return Turns::Step::kBlocked;
+  const Way& way = peers[a.peer].way;
+  if (way.state != Way::State::kConnected) return Turns::Step::kStarved;
+  // What went another way has to be over first: one way alone says when all of it is [I1].
+  if (r.in_flight > 0 && r.through != way.outbound) return Turns::Step::kStarved;
+  if (!room_for_read(way)) return Turns::Step::kBlocked;
   if (r.held || next_run(a)) return post_read(index, now);
   r.all_posted = true;
   port.posted(a.transfer);
   if (r.in_flight == 0) all_read(index, now);
   return Turns::Step::kStarved;
+}
+
+// One slow peer must not take every place that the fabric has.
+bool DecodeSide::Impl::room_for_read(const Way& way) const {
+  const std::uint32_t most = config.writes_in_flight_max;
+  const auto ways = std::count_if(peers.begin(), peers.end(), [](const Peer& p) {
+    return p.state != Peer::State::kFree && p.way.is_open();
+  });
+  const std::uint32_t share = ways > 1 ? std::max(1U, most - most / 4) : most;
+  return reads_in_flight < most && way.in_flight < share;
 }
 
 bool DecodeSide::Impl::next_run(Attempt& a) {
@@ -259,7 +275,37 @@ void DecodeSide::Impl::source_stopped(std::uint32_t index, const wire::Stopped& 
   if (a.phase != Phase::kRegistered) return;
   if (message.again && reads_over(a)) return grant_again(index, now);
   a.reading.stopped = true;
+  const TransferId transfer = a.transfer;
+  const std::uint32_t peer = a.peer;
+  // What P refused is its registration; its blocks wait for a better one, and none comes.
+  const bool refused = message.cause == Cause::kRefused;
+  ++peers[peer].users;
   stop_registered(index, message, now);
+  if (refused) disown(transfer, peer, now);
+  --peers[peer].users;
+}
+
+// Before D hangs up: P's finished blocks are wanted by nobody here any more, and its lease need not
+// be waited for [I4].
+void DecodeSide::Impl::tell_given_up(std::uint32_t index, std::string_view why, Time now) {
+  Peer& peer = peers[index];
+  if (peer.state != Peer::State::kReady) return;
+  const auto disowned = [&](TransferId transfer) {
+    wire::Cancel message;
+    message.key.transfer = transfer;
+    send(peer, message, now);
+  };
+  for (std::uint32_t i = 0; i < attempts.size(); ++i) {
+    const Attempt& a = attempts[i];
+    if (a.phase == Phase::kFree || a.peer != index) continue;
+    if (a.phase == Phase::kWaiting) disowned(a.transfer);
+    if (a.phase == Phase::kRegistered) {
+      send(peer, wire::Cancel{key_of(i), Cause::kCancelledHere, why, false}, now);
+    }
+  }
+  for (const Claim& claim : claims) {
+    if (claim.peer == index) disowned(claim.transfer);
+  }
 }
 
 }  // namespace baton::handover

@@ -146,7 +146,8 @@ std::string PrefillSide::Impl::quota_fault(std::uint32_t peer,
   std::uint64_t pool = 0;
   for (std::size_t g = 0; g < message.num_groups; ++g) {
     blocks += message.block_ids[g].size();
-    pool += layout::pool_blocks(from.geometry, static_cast<std::uint16_t>(g));
+    pool += layout::pool_blocks(pull() ? config.geometry : from.geometry,
+                                static_cast<std::uint16_t>(g));
   }
   // Twice the pool: D may give a block out again before the completion of its last write is seen
   // here.

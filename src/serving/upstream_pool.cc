@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "base/log.h"
 
@@ -52,15 +53,18 @@ ApiResult<std::size_t> UpstreamPool::best(Stage stage, const std::string& model)
     error.cause = "mode_mismatch";
     return tl::unexpected<ApiError>(std::move(error));
   }
+  // One with a free slot before those without, then the least loaded, then the longest unused.
+  const auto rank = [this](const Instance& i) {
+    return std::tuple(i.stage == Stage::kDecode && i.running >= slots_of(i), i.running,
+                      i.picked_at);
+  };
   const Instance* best = nullptr;
   std::vector<std::string> names;
   for (const Instance& instance : instances_) {
     if (instance.stage != stage || !instance.up) continue;
     names.insert(names.end(), instance.info.models.begin(), instance.info.models.end());
     if (!serves(instance.info, model)) continue;
-    const bool better = best == nullptr || instance.running < best->running ||
-                        (instance.running == best->running && instance.picked_at < best->picked_at);
-    if (better) best = &instance;
+    if (best == nullptr || rank(instance) < rank(*best)) best = &instance;
   }
   if (best != nullptr) return static_cast<std::size_t>(best - instances_.data());
   if (!names.empty()) {

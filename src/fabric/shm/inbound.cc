@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "base/log.h"
 #include "fabric/access.h"
@@ -35,6 +36,7 @@ std::optional<std::string> Inbound::objection(Access access, const PeerProcess& 
 
 bool Inbound::admit(UniqueFd socket, PeerProcess process) {
   socket_ = std::move(socket);
+  left_ = false;
   if (process_) return false;
   process_ = std::move(process);
   return true;
@@ -42,17 +44,21 @@ bool Inbound::admit(UniqueFd socket, PeerProcess process) {
 
 void Inbound::void_offer() {
   voided_ = true;
-  socket_.reset();
+  if (socket_) ::shutdown(socket_.get(), SHUT_WR);
 }
 
 void Inbound::read_immediates(EventRing& events, bool all) {
   std::array<std::uint32_t, kImmediatesMax> words;
   for (int i = 0; socket_ && i < (all ? kLastReadsMax : kReadsMax); ++i) {
-    if (!all && queued_ >= kQueuedMax) return;
+    if (!all && !voided_ && queued_ >= kQueuedMax) return;
     const ssize_t n = ::recv(socket_.get(), words.data(), sizeof words, MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) return socket_.reset();
     const auto bytes = static_cast<std::size_t>(n);
+    if (bytes == kFarewell.size() && std::memcmp(words.data(), kFarewell.data(), bytes) == 0) {
+      left_ = true;
+      return socket_.reset();
+    }
     if (access_ == Access::kRead) {
       log::warning("shm: {} sent {} bytes, a reader sends none; its connection is closed",
                    peer_.to_string(), bytes);
@@ -63,6 +69,7 @@ void Inbound::read_immediates(EventRing& events, bool all) {
                    peer_.to_string(), bytes, kImmediatesMax, sizeof words[0]);
       return socket_.reset();
     }
+    if (voided_) continue;  // nobody waits for them
     const std::size_t count = bytes / sizeof words[0];
     for (std::size_t w = 0; w < count; ++w) {
       events.push(inbound_event(FabricEvent::Kind::kImmediate, id_, words[w]));

@@ -26,10 +26,13 @@ class Inbound {
 
   Access access() const { return access_; }
   const Token& token() const { return token_; }
-  // Somebody proved the token: from here on only the death of that process is a fence.
+  // Somebody proved the token: from here on only the death of that process, or its farewell, is a
+  // fence.
   bool bound() const { return process_.has_value(); }
   int pidfd() const { return process_->pidfd(); }
   bool voided() const { return voided_; }
+  // The process has said its farewell, and has not come back since.
+  bool left() const { return left_; }
 
   // Says why `process`, which means to use this for `access`, may not, or nothing.
   std::optional<std::string> objection(Access access, const PeerProcess& process) const;
@@ -37,10 +40,11 @@ class Inbound {
   bool admit(UniqueFd socket, PeerProcess process);
   void drop_connection() { socket_.reset(); }
 
-  // No new connection, and the one that stands ends. Not a fence.
+  // No new connection, and the one that stands is asked to end: its process, if it runs, unmaps our
+  // memory and says farewell. Not a fence.
   void void_offer();
-  // Takes immediates from the socket, a bounded number; a reader that sends any loses its
-  // connection. `all`: the writer is dead, take what it left.
+  // Takes immediates, or the farewell, from the socket, a bounded number; a reader that sends any
+  // loses its connection. `all`: the writer is dead, take what it left.
   void read_immediates(EventRing& events, bool all);
   void on_delivered() { --queued_; }
 
@@ -53,6 +57,7 @@ class Inbound {
   std::optional<PeerProcess> process_;
   std::uint32_t queued_ = 0;  // immediates in the event queue
   bool voided_ = false;
+  bool left_ = false;
 };
 
 }  // namespace baton::fabric::shm

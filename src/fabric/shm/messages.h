@@ -9,6 +9,8 @@
 //                             or Refusal              a sentence, then the connection closes
 //   writer -> receiver        immediates              any number of datagrams of 1 to
 //   kImmediatesMax 32-bit words
+//   to the one that offered   farewell                last: nothing of its memory is mapped any
+//   more
 #pragma once
 
 #include <array>
@@ -30,6 +32,10 @@ using SocketName = std::array<char, 32>;  // of the abstract socket, hex digits
 inline constexpr std::size_t kImmediatesMax = 256;  // in one datagram
 inline constexpr std::size_t kMemfdsMax = 253;      // in one message (SCM_MAX_FD)
 inline constexpr std::uint32_t kNoMemfd = 0xFFFFFFFF;
+
+// The word of the one that connected that it has unmapped everything and posts nothing any more. Of
+// no length that immediates have.
+inline constexpr std::array<std::byte, 3> kFarewell{std::byte{'B'}, std::byte{'Y'}, std::byte{'E'}};
 
 struct Offer {
   Access access = Access::kWrite;

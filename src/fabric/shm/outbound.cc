@@ -310,7 +310,6 @@ void Outbound::end(std::string why) {
   copied_ = posted_;
   blocked_ = false;
   state_ = State::kEnding;
-  socket_.reset();
   peer_ = {};  // its pidfd stays readable once it is dead
   why_ = std::move(why);
 }
@@ -321,6 +320,9 @@ void Outbound::unmap_some() {
     if (mappings_.back().unmap_some()) return;
     mappings_.pop_back();
   }
+  // The word that lets it give the memory to others. Should its socket be full, our death tells it.
+  (void)::send(socket_.get(), kFarewell.data(), kFarewell.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  socket_.reset();
   state_ = State::kEnded;
   events_.push(outbound_event(Kind::kOutboundClosed, id_, std::move(why_)));
 }

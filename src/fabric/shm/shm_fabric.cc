@@ -102,6 +102,7 @@ class ShmFabric final : public Fabric {
   std::optional<std::string> let_in(Listener::Visitor& visitor,
                                     std::span<const std::byte> greeting);
   bool send_welcome(int socket, Access access) const;
+  void on_inbound(std::uint32_t id);
   void on_inbound_dead(std::uint32_t id);
   void on_outbound(std::uint32_t id);
   void on_outbound_dead(std::uint32_t id);
@@ -221,8 +222,8 @@ void ShmFabric::fence_inbound(InboundId inbound) {
   const auto found = inbounds_.find(inbound.value);
   if (found == inbounds_.end()) return;
   found->second.void_offer();
-  if (found->second.bound()) return;  // its pidfd tells
-  // The memory was never handed out for this offer, and now never will be.
+  if (found->second.bound() && !found->second.left()) return;  // its farewell or its pidfd tells
+  // The memory was never handed out for this offer and now never will be, or it was given back.
   inbounds_.erase(found);
   events_.push(inbound_event(FabricEvent::Kind::kInboundFenced, inbound));
 }
@@ -400,10 +401,7 @@ void ShmFabric::on_ready(Source source, std::uint32_t id) {
       return on_visitor(id);
     case Source::kInboundSocket:
       // A name that is gone ended earlier in the same round.
-      if (const auto found = inbounds_.find(id); found != inbounds_.end()) {
-        found->second.read_immediates(events_, false);
-      }
-      return;
+      return on_inbound(id);
     case Source::kInboundProcess:
       return on_inbound_dead(id);
     case Source::kOutboundSocket:
@@ -460,7 +458,8 @@ std::optional<std::string> ShmFabric::let_in(Listener::Visitor& visitor,
   if (std::optional<std::string> objection = inbound.objection(hello->access, visitor.process)) {
     return objection;
   }
-  // The process is bound before it gets the memory: from here on nothing but its death is a fence.
+  // The process is bound before it gets the memory: from here on nothing but its death or its
+  // farewell is a fence.
   const int socket = visitor.socket.get();
   if (inbound.admit(std::move(visitor.socket), std::move(visitor.process)) &&
       !watch(inbound.pidfd(), Source::kInboundProcess, found->first)) {
@@ -502,6 +501,13 @@ bool ShmFabric::send_welcome(int socket, Access access) const {
   log::warning("shm: a welcome of {} bytes could not be sent: {}", bytes.size(),
                std::strerror(errno));
   return false;
+}
+
+void ShmFabric::on_inbound(std::uint32_t id) {
+  const auto found = inbounds_.find(id);
+  if (found == inbounds_.end()) return;
+  found->second.read_immediates(events_, false);
+  if (found->second.voided() && found->second.left()) fence_inbound(InboundId{id});
 }
 
 void ShmFabric::on_inbound_dead(std::uint32_t id) {

@@ -453,6 +453,29 @@ TEST(ShmStopped, AStoppedWriterIsNotFencedUntilItDies) {
   EXPECT_EQ(receiver.events.back().inbound, joined.inbound);
 }
 
+TEST(ShmStopped, AWriterThatWakesSaysFarewellAndNothingLandsAfterIt) {
+  const auto receiver_node = local_node();
+  const auto writer_node = remote_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const Joined joined = join(writer, receiver);
+  writer_node->fill(0, kPoolBytes, 3);
+  ASSERT_TRUE(writer_node->post({write(joined.outbound, kPoolBytes, 1)}).status);
+  writer_node->signal(SIGSTOP);
+  receiver_node->fence_inbound(joined.inbound);
+  for (int i = 0; i < 100; ++i) receiver.pump();
+  EXPECT_EQ(receiver.count(Kind::kInboundFenced), 0U);
+  writer_node->signal(SIGCONT);
+  ASSERT_TRUE(
+      until({&receiver, &writer}, [&] { return receiver.count(Kind::kInboundFenced) == 1; }));
+  receiver_node->fill(0, kPoolBytes, 4);
+  for (int i = 0; i < 100; ++i) {
+    writer.pump();
+    receiver.pump();
+  }
+  EXPECT_TRUE(receiver_node->read(0, kPoolBytes) == pattern(0, kPoolBytes, 4));
+}
+
 TEST(ShmStopped, AStoppedReceiverHoldsBackItsOwnWritesOnly) {
   const auto stopped_node = remote_node();
   const auto other_node = remote_node();
@@ -663,8 +686,30 @@ TEST(ShmLife, ConnectionsLeaveNoDescriptorAndNoMappingBehind) {
   EXPECT_EQ(mappings_of("memfd:fabric-test"), mapped);
 }
 
-// A writer that is fenced and lives holds its place until it dies: at the cap the next is refused
-// in words, and a place that is given back is given out again.
+// A pair that loses and finds each other for days: nothing is kept of a session that is over.
+TEST(ShmLife, SessionsThatAWriterLeftAreForgottenWhetherOrNotItWasAsked) {
+  const auto receiver_node = local_node();
+  const auto writer_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer writer(*writer_node);
+  const std::size_t descriptors = open_descriptors();
+  for (std::size_t i = 0; i < 50; ++i) {
+    const Joined joined = join(writer, receiver);
+    if (i % 2 == 0) {
+      writer_node->close_outbound(joined.outbound);
+      ASSERT_TRUE(until({&writer}, [&] { return writer.count(Kind::kOutboundClosed) == i + 1; }));
+    }
+    receiver_node->fence_inbound(joined.inbound);
+    ASSERT_TRUE(until({&writer, &receiver}, [&] {
+      return receiver.count(Kind::kInboundFenced) == i + 1 &&
+             writer.count(Kind::kOutboundClosed) == i + 1;
+    }));
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+// A writer that is fenced, lives and does not answer holds its place until it dies: at the cap the
+// next is refused in words, and a place that is given back is given out again.
 TEST(ShmLife, PastTheMostInboundsTheNextIsRefusedAndServedOnceThereIsRoom) {
   const auto node = local_node();
   std::vector<InboundId> open;
