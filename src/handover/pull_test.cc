@@ -315,6 +315,26 @@ TEST_F(PullTest, ThePeersMemoryThatDoesNotAnswerEndsWithinThePeerTimeout) {
   EXPECT_THAT(event.text, HasSubstr("no answer within 5000 ms"));
 }
 
+TEST_F(PullTest, AWayThatCouldNotBeMadeIsOfferedAgain) {
+  auto_connect = false;
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  d->on_connect_failed(Outbound{d_port.outbounds}, "the offer was taken back", now);
+  EXPECT_EQ(d_event().cause, Cause::kFabric);
+  exchange();
+  EXPECT_EQ(p_event().outcome, Outcome::kCancelled);
+  auto_connect = true;
+  constexpr TransferId kNext{0xA, 0xC};
+  ready({0, 8}, {5, 6}, true, kNext);
+  fetch({0, 8}, {7, 8}, {{0, 8}, {{5, 6}}}, {0, 1}, kNext);
+  exchange();
+  pass(milliseconds(500));
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
 TEST_F(PullTest, LossOfPFailsDAndReleasesItsBlocksAfterItsReads) {
   ready({0, 8}, {1, 2});
   fetch_two();

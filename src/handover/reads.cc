@@ -56,7 +56,10 @@ void DecodeSide::Impl::on_connect_failed(Outbound outbound, std::string_view err
 
 void DecodeSide::Impl::connect_failed(std::uint32_t index, std::string_view error, Time now) {
   Peer& peer = peers[index];
+  // The offer may be one that P has taken back: it comes again with its answer to the next Register
+  // that is repeated.
   peer.way.failed();
+  peer.way.offer.clear();
   const std::string text =
       fmt::format("connecting to the memory of {}: {}", peer.id.to_string(), error);
   ++peer.users;  // keeps the row while its users go
@@ -120,9 +123,7 @@ void DecodeSide::Impl::begin_reading(std::uint32_t index, Time now) {
     port.posted(a.transfer);
   }
   send_register(index, now);
-  Way& way = peers[a.peer].way;
-  if (way.state == Way::State::kFailed) connect(a.peer, now);
-  if (a.phase == Phase::kRegistered) readers.add(index);
+  readers.add(index);
 }
 
 bool DecodeSide::Impl::read_some(Time now) {
