@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/block_pool.h"
 #include "engine/engine.h"

@@ -85,6 +85,11 @@ class RouterImpl : public Router {
     begin_stop();
     const Time until = now() + grace;
     while (running() > 0 && now() < until) std::this_thread::sleep_for(kStopPause);
+    {
+      // The places that the cancelled ones leave are not for those that are cancelled next.
+      const std::lock_guard lock(placing_);
+      cancelling_ = true;
+    }
     for (const auto& relay : relays()) relay->cancel();
     constexpr Duration kLastWords = std::chrono::milliseconds(500);
     if (server_) server_->stop(kLastWords);
@@ -136,7 +141,12 @@ class RouterImpl : public Router {
       return std::tie(a.first.priority, a.first.arrived) <
              std::tie(b.first.priority, b.first.arrived);
     });
-    for (const auto& [wants, relay] : waiting) relay->place(at);
+    {
+      const std::lock_guard lock(placing_);
+      for (const auto& [wants, relay] : waiting) {
+        if (!cancelling_) relay->place(at);
+      }
+    }
     metrics_.waiting_for_decode.set(std::count_if(
         waiting.begin(), waiting.end(), [](const auto& w) { return w.second->waiting(); }));
   }
@@ -304,6 +314,8 @@ class RouterImpl : public Router {
   RouterMetrics metrics_;
   TransferLog log_;
   std::atomic<bool> stopping_{false};
+  std::mutex placing_;
+  bool cancelling_ = false;  // under placing_
   std::unique_ptr<http::Client> client_;
   UpstreamPool pool_;
   mutable std::mutex mutex_;
