@@ -283,8 +283,9 @@ TEST(RouterConnections, B39_GrowWithTheRequestsAtOnceAndNotWithTheirNumber) {
     Load load(router->port(), kRequests);
     load.run(at_once);
     EXPECT_EQ(load.failures(), 0);
-    // A leg's connection may be given back a moment after the client has its answer.
-    const auto most = static_cast<std::size_t>(2 * at_once + 8);
+    // A leg's connection may be given back a moment after the client has its answer; on busy cores
+    // several requests of one client have come and gone by then. Far from one a request it is.
+    const auto most = static_cast<std::size_t>(2 * at_once + 64);
     EXPECT_LE(prefill.connections(), most) << "at once: " << at_once;
     EXPECT_LE(decode.connections(), most) << "at once: " << at_once;
     std::printf("%d requests, %d at once: %zu and %zu connections\n", kRequests, at_once,
