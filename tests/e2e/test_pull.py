@@ -138,6 +138,24 @@ def test_a_d_that_wakes_after_the_lease_discards_what_it_reads(servers, hold):  
     decode.wait_at_rest()
 
 
+def test_a_d_that_misses_only_its_lease_is_told_so(slow_model, hold):  # noqa: F811
+    """The connection lives and nobody counts as silent: the lease alone ends, and P's answer to the last byte says it [I5]."""
+    flags = [*FLAGS[:FLAGS.index("--peer-timeout")], *FLAGS[FLAGS.index("--peer-timeout") + 2:], "--peer-timeout", 60]
+    with stack.Stack(slow_model, mode="pull", extra=[*flags, "--lease", LEASE], prefill_extra=["--max-model-len", 4096],
+                     decode_extra=["--max-model-len", BLOCKS * 16], decode_env={"BATON_FAULT": f"hold_reads:{hold}"},
+                     router_extra=["--peer-timeout", 60]) as running:
+        prefill, decode = running.prefill[0], running.decode[0]
+        with writing(running, hold, False) as client:
+            stop(decode)
+            stack.wait_for("the lease has ended", lambda: prefill.metric("baton_leases_expired_total") == 1)
+            hold.unlink()
+            decode.kill(signal.SIGCONT)
+            client.finish()
+            assert not client.complete and not client.tokens, "an answer from blocks that were not held"
+            assert client.error["baton"]["cause"] == "lease_expired", client.error
+        decode.wait_at_rest()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Unlike modes.
 
