@@ -39,8 +39,8 @@ void add_flags(CLI::App& app, SimOptions& o) {
                  "exhausts this pair of events alone, or replays one schedule of it");
   app.add_option("--path", o.path, "with --pair: its choices");
   app.add_option("--sample", o.sample, "with --pair: or the number of a random walk");
-  app.add_option("--pair-fabric", o.pair_fabric, "with a schedule of --pair: shm, tcp or efa")
-      ->check(CLI::IsMember({"shm", "tcp", "efa"}))
+  app.add_option("--pair-fabric", o.pair_fabric, "with a schedule of --pair: shm, tcp, efa or pull")
+      ->check(CLI::IsMember({"shm", "tcp", "efa", "pull"}))
       ->capture_default_str();
   app.add_flag("--trace", o.trace,
                "with --seed or --pair: time, process, event, transfer, detail, number");
