@@ -57,6 +57,7 @@ class FuzzPort final : public handover::Port {
   Result<InboundOffer> open_inbound(const PeerId&) override {
     return InboundOffer{handover::Inbound{++inbounds}, Bytes(16, static_cast<std::byte>(inbounds))};
   }
+  Result<InboundOffer> open_source(const PeerId& reader) override { return open_inbound(reader); }
   void fence_inbound(handover::Inbound inbound) override { fences.push_back(inbound); }
   Result<handover::Outbound> connect(const PeerId&, std::span<const std::byte>,
                                      std::span<const Region> regions) override {
@@ -72,6 +73,12 @@ class FuzzPort final : public handover::Port {
     writes.push_back(write);
     return {};
   }
+  // Both machines push here.
+  Status post_read(const handover::ReadOp&) override {
+    BATON_CHECK(false, "a read in push mode");
+    return {};
+  }
+  void posted(TransferId) override {}
   std::uint64_t hash_block(std::uint16_t, BlockId block) override { return block; }
   void deliver(Event&& event) override { events.push_back(std::move(event)); }
 
@@ -351,7 +358,7 @@ class World {
     r.binding = in_.below(2);
     r.attempt = ++attempts_;
     r.block_ids = {{free_.end() - blocks, free_.end()}};
-    if (!handover::check_registration(pool().geometry, r)) return;
+    if (!handover::check_registration(pool().geometry, Mode::kPush, r)) return;
     free_.resize(free_.size() - blocks);
     held_[{r.transfer, r.binding, r.attempt}] = {r.block_ids[0], false};
     d_.register_blocks(std::move(r), now_);
