@@ -32,7 +32,8 @@ void request(Input& in) {
   plan.prefill = {"127.0.0.1", 1, "p", 3};
   const auto legs = serving::make_leg_bodies(body, plan);
   BATON_CHECK(legs.has_value(), "an accepted body has no legs");
-  for (const std::string& leg : {legs->prefill, legs->decode}) {
+  const std::string decode = serving::decode_body(legs->decode, plan, std::nullopt);
+  for (const std::string& leg : {legs->prefill, decode}) {
     const auto again = serving::parse_completion_request(endpoint, leg);
     BATON_CHECK(again.has_value(), "an instance refuses what the router accepted");
     BATON_CHECK(again->kv && again->kv->transfer_id == plan.transfer, "a leg without its transfer");
