@@ -281,6 +281,7 @@ struct DecodeSide::Impl {
   std::uint32_t quarantined = 0;
   std::uint32_t held = 0;  // attempts that are held back
   std::uint32_t reads_in_flight = 0;
+  std::uint32_t reads_of_peer_max = 0;  // of the round of work() under way
   std::uint64_t next_token = 1;
   bool draining = false;
   std::set<TransferId> drain_allows;  // what was known when drain() came

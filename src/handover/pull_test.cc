@@ -350,6 +350,56 @@ TEST_F(PullTest, LossOfPFailsDAndReleasesItsBlocksAfterItsReads) {
   EXPECT_EQ(d_event().kind, Event::Kind::kReleased);
 }
 
+TEST_F(PullTest, OnePeerOfSeveralLeavesReadPlacesToTheOthers) {
+  d_config.write_bytes_max = 64;
+  d_config.writes_in_flight_max = p_config.writes_in_flight_max = 4;
+  start();
+  ready({0, 8}, {1, 2});
+  fetch_two();  // four reads
+  exchange();
+  EXPECT_EQ(d_port.reads.size(), 4U);  // alone it has all places
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  // Another P, whose memory is connected as well.
+  Registration r;
+  r.transfer = {0xB, 0xB};
+  r.attempt = 1;
+  r.peer = {"h", 9, "q", 7};
+  r.range = {0, 4};
+  r.prompt_tokens = 4;
+  r.block_ids = {{9}};
+  r.source = SourceBlocks{{0, 4}, {{0}}};
+  d->register_blocks(std::move(r), now);
+  const LinkId other = d_port.dialled.back();
+  d_port.dialled.clear();
+  d->on_link_up(other, now);
+  wire::Encoder encoder;
+  const auto say = [&](std::span<const std::byte> frame) {
+    p_port.send(other, frame);
+    const auto sent = p_port.out.back();
+    p_port.out.pop_back();
+    d->on_frame(other, sent.frame(), now);
+  };
+  wire::HelloAck ack;
+  ack.from = {"q", 7};
+  ack.expected = d_config.id;
+  ack.mode = Mode::kPull;
+  ack.role = Role::kProducer;
+  ack.fabric = d_config.fabric;
+  ack.peer_timeout = d_config.peer_timeout;
+  ack.lease = d_config.lease;
+  ack.geometry = p_config.geometry;
+  say(encoder.encode(ack));
+  const std::array<std::byte, 2> offer{std::byte{7}, std::byte{7}};
+  say(encoder.encode(wire::Offer{offer}));
+  std::erase_if(d_port.out, [&](const auto& sent) { return sent.link == other; });
+  constexpr TransferId kNext{0xA, 0xC};
+  ready({0, 8}, {5, 6}, true, kNext);
+  fetch({0, 8}, {7, 8}, {{0, 8}, {{5, 6}}}, {0, 1}, kNext);
+  EXPECT_EQ(d_port.reads.size(), 3U);  // three quarters
+}
+
 // ---- lost and repeated messages ----
 
 TEST_F(PullTest, ALostFinalIsAskedForAgain) {

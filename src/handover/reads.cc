@@ -127,6 +127,12 @@ void DecodeSide::Impl::begin_reading(std::uint32_t index, Time now) {
 }
 
 bool DecodeSide::Impl::read_some(Time now) {
+  if (readers.empty()) return false;
+  const auto ways = std::count_if(peers.begin(), peers.end(), [](const Peer& p) {
+    return p.state != Peer::State::kFree && p.way.is_open();
+  });
+  const std::uint32_t most = config.writes_in_flight_max;
+  reads_of_peer_max = ways > 1 ? std::max(1U, most - most / 4) : most;
   const bool posted = readers.run([&](std::uint32_t index) { return read_next(index, now); });
   return posted && !readers.empty();
 }
@@ -150,12 +156,7 @@ Turns::Step DecodeSide::Impl::read_next(std::uint32_t index, Time now) {
 
 // One slow peer must not take every place that the fabric has.
 bool DecodeSide::Impl::room_for_read(const Way& way) const {
-  const std::uint32_t most = config.writes_in_flight_max;
-  const auto ways = std::count_if(peers.begin(), peers.end(), [](const Peer& p) {
-    return p.state != Peer::State::kFree && p.way.is_open();
-  });
-  const std::uint32_t share = ways > 1 ? std::max(1U, most - most / 4) : most;
-  return reads_in_flight < most && way.in_flight < share;
+  return reads_in_flight < config.writes_in_flight_max && way.in_flight < reads_of_peer_max;
 }
 
 bool DecodeSide::Impl::next_run(Attempt& a) {
