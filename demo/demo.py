@@ -154,7 +154,7 @@ def disaggregated(args):
     """Runs the prompts through `baton up`; returns the answers, both sides' records and what leaked."""
     router, prefill, decode = stack.free_ports(3)
     up = stack.Process("up", ["up", args.model, "--mode", args.mode, "--fabric", args.fabric, "--port", router, "--prefill-port", prefill, "--decode-port", decode,
-                              "--verify-blocks", "--poison-blocks", *(["--pull-loop", args.pull_loop] if args.pull_loop else []),
+                              "--verify-blocks", "--poison-blocks", "--no-enable-prefix-caching", *(["--pull-loop", args.pull_loop] if args.pull_loop else []),
                               *args.serve_flags])
     up.start()
     try:

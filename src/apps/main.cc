@@ -99,6 +99,10 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--threads", options.threads, "compute threads; default: one a core");
   app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes,
                  "at most this much KV cache; default: 1 GiB");
+  app.add_flag(
+      "--enable-prefix-caching,!--no-enable-prefix-caching", options.prefix_caching,
+      "requests that begin alike share the KV of their beginning (default); what a decode\n"
+      "instance has already is not handed over again");
   app.add_option(
          "--fabric", options.fabric,
          "what carries KV: auto (shm where the peer is on this host, else libfabric), shm,\n"
@@ -158,8 +162,6 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
       "kv_producer (prefill), kv_consumer (decode), kv_both; engine_id; kv_ip and kv_port of the\n"
       "control channel (default 127.0.0.1, any free port); kv_load_failure_policy: fail, "
       "recompute");
-  serve->add_flag("--no-enable-prefix-caching", options.no_prefix_caching,
-                  "accepted: requests share no prefixes yet");
   serve
       ->add_option("--drain-timeout", options.drain_timeout,
                    "seconds that running requests may take after SIGTERM")
@@ -294,7 +296,10 @@ std::vector<std::string> shared_flags_as_typed(const CLI::App& up) {
     const CLI::Option* given = up.get_option_no_throw(known->get_name());
     if (known->get_name() == "--help" || given == nullptr || given->count() == 0) continue;
     flags.push_back(given->get_name());
-    if (known->get_items_expected_max() == 0) continue;  // a switch
+    if (known->get_items_expected_max() == 0) {  // a switch, or its negation
+      if (given->results().back() == "false") flags.back() += "=false";
+      continue;
+    }
     for (const std::string& value : given->results()) flags.push_back(value);
   }
   return flags;

@@ -24,7 +24,9 @@ void add(std::vector<std::string>& out, std::initializer_list<std::string_view> 
 
 // What all instances of a sweep have in common.
 std::vector<std::string> instance(const SweepMode& mode, const SweepOptions& o) {
-  std::vector<std::string> out = {"serve"};
+  // Without a prefix cache: the points of a sweep ask with the same prompts, and each computes and
+  // moves every one of them whole.
+  std::vector<std::string> out = {"serve", "--no-enable-prefix-caching"};
   if (!o.model.empty()) out.push_back(o.model);
   add(out, {"--host", "127.0.0.1", "--port", "0", "--served-model-name", o.served_model_name});
   add(out, {"--max-num-seqs", o.max_num_seqs == 0 ? kNoLimit : std::to_string(o.max_num_seqs)});
@@ -65,22 +67,16 @@ const SweepMode* find_mode(std::string_view name) {
   return nullptr;
 }
 
-// Without a prefix cache, as D: every mode computes every prompt once.
 std::vector<std::string> local_command(const SweepOptions& options) {
-  std::vector<std::string> out = instance(*find_mode("local"), options);
-  out.emplace_back("--no-enable-prefix-caching");
-  return out;
+  return instance(*find_mode("local"), options);
 }
 
 std::vector<std::string> prefill_command(const SweepMode& mode, const SweepOptions& options) {
   return half(mode, options, "kv_producer", "prefill-engine-001");
 }
 
-// Every request's full cache crosses.
 std::vector<std::string> decode_command(const SweepMode& mode, const SweepOptions& options) {
-  std::vector<std::string> out = half(mode, options, "kv_consumer", "decode-engine-001");
-  out.emplace_back("--no-enable-prefix-caching");
-  return out;
+  return half(mode, options, "kv_consumer", "decode-engine-001");
 }
 
 std::vector<std::string> route_command(const SweepMode& mode, const SweepOptions& options,

@@ -129,11 +129,13 @@ TEST(SweepModes, differ_in_connector_loop_and_style_alone) {
               AllOf(Contains("--mode"), Contains("pull"), Contains("decode")));
 }
 
-TEST(SweepModes, keep_no_prefix_at_decode_and_bound_the_slots) {
+TEST(SweepModes, keep_no_prefixes_and_bound_the_slots) {
   SweepOptions o = small();
   for (const SweepMode& mode : all_modes()) {
     const auto d = mode.is_local ? local_command(o) : decode_command(mode, o);
     EXPECT_THAT(d, AllOf(Contains("--no-enable-prefix-caching"), Contains("8"))) << mode.name;
+    if (mode.is_local) continue;
+    EXPECT_THAT(prefill_command(mode, o), Contains("--no-enable-prefix-caching")) << mode.name;
   }
   o.max_num_seqs = 0;
   EXPECT_THAT(decode_command(*find_mode("push"), o), AllOf(Contains("1024"), Not(Contains("8"))));

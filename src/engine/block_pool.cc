@@ -1,12 +1,14 @@
 #include "engine/block_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace baton::engine {
 
-BlockPool::BlockPool(std::uint32_t total) : states_(total, State::kFree) {
+BlockPool::BlockPool(std::uint32_t total, std::function<void(BlockId)> lost)
+    : lost_(std::move(lost)), blocks_(total) {
   BATON_CHECK(total > 0);
   counts_.total = total;
   counts_.free = total;
@@ -15,6 +17,7 @@ BlockPool::BlockPool(std::uint32_t total) : states_(total, State::kFree) {
 
 bool BlockPool::allocate(std::uint32_t n, std::vector<BlockId>& out, std::optional<BlockId> after) {
   if (n > counts_.free) return false;
+  while (counts_.free - unused_.size() < n) lose_oldest();
   std::uint32_t left = n;
   if (after.has_value() && left > 0) {
     const auto next = runs_.find(*after + 1);
@@ -37,17 +40,59 @@ bool BlockPool::allocate(std::uint32_t n, std::vector<BlockId>& out, std::option
   return true;
 }
 
-void BlockPool::free(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) {
-    set_state(block, State::kUsed, State::kFree);
-    insert_free(block);
+void BlockPool::share(std::span<const BlockId> blocks) {
+  std::uint32_t taken = 0;
+  for (const BlockId id : blocks) {
+    Block& block = at(id);
+    if (block.users++ > 0) continue;
+    BATON_CHECK(block.kept, "block {} is shared, and nothing is kept in it", id);
+    set_state(id, State::kFree, State::kUsed);
+    unused_.erase(block.in_unused);
+    ++taken;
   }
-  const auto n = static_cast<std::uint32_t>(blocks.size());
-  publish(counts_.free + n, counts_.used - n, counts_.quarantined);
+  publish(counts_.free - taken, counts_.used + taken, counts_.quarantined);
+}
+
+void BlockPool::keep(BlockId id) {
+  Block& block = at(id);
+  BATON_CHECK(block.state == State::kUsed, "block {} is kept, and not used", id);
+  block.kept = true;
+}
+
+// From the last one on: what is lost first must be the end of a prompt, not its beginning.
+void BlockPool::free(std::span<const BlockId> blocks) {
+  std::uint32_t freed = 0;
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    const BlockId id = blocks[i];
+    Block& block = at(id);
+    BATON_CHECK(block.users > 0, "block {} is freed, and not used", id);
+    if (--block.users > 0) continue;
+    set_state(id, State::kUsed, State::kFree);
+    ++freed;
+    if (block.kept) {
+      block.in_unused = unused_.insert(unused_.end(), id);
+    } else {
+      insert_free(id);
+    }
+  }
+  publish(counts_.free + freed, counts_.used - freed, counts_.quarantined);
+}
+
+void BlockPool::lose_oldest() {
+  const BlockId id = unused_.front();
+  unused_.pop_front();
+  blocks_[id].kept = false;
+  if (lost_) lost_(id);
+  insert_free(id);
 }
 
 void BlockPool::quarantine(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) set_state(block, State::kUsed, State::kQuarantined);
+  for (const BlockId id : blocks) {
+    set_state(id, State::kUsed, State::kQuarantined);
+    BATON_CHECK(blocks_[id].users == 1 && !blocks_[id].kept,
+                "block {} may still be written into, and has {} users", id, blocks_[id].users);
+    blocks_[id].users = 0;
+  }
   const auto n = static_cast<std::uint32_t>(blocks.size());
   publish(counts_.free, counts_.used - n, counts_.quarantined + n);
 }
@@ -66,11 +111,16 @@ BlockPool::Counts BlockPool::counts() const {
   return counts_;
 }
 
-void BlockPool::set_state(BlockId block, State from, State to) {
-  BATON_CHECK(block < states_.size(), "block {} of a pool of {}", block, states_.size());
-  BATON_CHECK(states_[block] == from, "block {} is in state {}, not {}", block,
-              static_cast<int>(states_[block]), static_cast<int>(from));
-  states_[block] = to;
+BlockPool::Block& BlockPool::at(BlockId id) {
+  BATON_CHECK(id < blocks_.size(), "block {} of a pool of {}", id, blocks_.size());
+  return blocks_[id];
+}
+
+void BlockPool::set_state(BlockId id, State from, State to) {
+  State& state = at(id).state;
+  BATON_CHECK(state == from, "block {} is in state {}, not {}", id, static_cast<int>(state),
+              static_cast<int>(from));
+  state = to;
 }
 
 void BlockPool::add_run(BlockId begin, std::uint32_t length) {
@@ -91,6 +141,7 @@ void BlockPool::take_from(std::map<BlockId, std::uint32_t>::iterator run, BlockI
   if (n < length) add_run(begin + n, length - n);
   for (BlockId block = begin; block < begin + n; ++block) {
     set_state(block, State::kFree, State::kUsed);
+    blocks_[block].users = 1;
     out.push_back(block);
   }
 }

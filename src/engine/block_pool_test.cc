@@ -75,11 +75,11 @@ TEST(BlockPoolDeathTest, GivingBackTwiceIsABug) {
   BlockPool pool(4);
   const auto blocks = take(pool, 2);
   pool.free(blocks);
-  EXPECT_DEATH(pool.free(blocks), "block 0 is in state");
+  EXPECT_DEATH(pool.free(blocks), "block 1 is freed, and not used");
   const auto again = take(pool, 1);
   EXPECT_DEATH(pool.release_quarantined(again), "block 0 is in state");
   pool.quarantine(again);
-  EXPECT_DEATH(pool.free(again), "block 0 is in state");
+  EXPECT_DEATH(pool.free(again), "block 0 is freed, and not used");
   EXPECT_DEATH(pool.free(std::vector<BlockId>{4}), "block 4 of a pool of 4");
 }
 
@@ -151,6 +151,50 @@ TEST(BlockPool, KeepsItsAccountsWhateverIsAsked) {
       ASSERT_EQ(counts.free + counts.used + counts.quarantined, kTotal);
     }
   }
+}
+
+TEST(BlockPool, ABlockIsFreeWhenItsLastUserGivesItBack) {
+  BlockPool pool(4);
+  const auto blocks = take(pool, 2);
+  for (const BlockId block : blocks) pool.keep(block);
+  pool.share(blocks);
+  pool.free(blocks);
+  EXPECT_EQ(pool.counts().used, 2U);
+  pool.free(blocks);
+  EXPECT_EQ(pool.counts().free, 4U);
+  EXPECT_DEATH(pool.free(blocks), "freed, and not used");
+}
+
+TEST(BlockPool, WhatIsKeptIsHandedOutLastAndTheEndOfTheOldestFirst) {
+  std::vector<BlockId> lost;
+  BlockPool pool(6, [&lost](BlockId block) { lost.push_back(block); });
+  const auto old = take(pool, 2);
+  const auto young = take(pool, 2);
+  for (const auto& blocks : {old, young}) {
+    for (const BlockId block : blocks) pool.keep(block);
+    pool.free(blocks);
+  }
+  EXPECT_EQ(pool.counts().free, 6U);
+  EXPECT_THAT(take(pool, 2), ElementsAre(4, 5));
+  EXPECT_THAT(lost, ElementsAre());
+  EXPECT_THAT(take(pool, 1), ElementsAre(1));
+  EXPECT_THAT(lost, ElementsAre(1));
+  pool.share(std::vector<BlockId>{0});  // used again: the young ones are older now
+  EXPECT_THAT(take(pool, 2), ElementsAre(2, 3));
+  EXPECT_THAT(lost, ElementsAre(1, 3, 2));
+  std::vector<BlockId> out;
+  EXPECT_FALSE(pool.allocate(1, out));
+  EXPECT_DEATH(pool.share(std::vector<BlockId>{6}), "block 6 of a pool of 6");
+}
+
+TEST(BlockPool, NothingThatAPeerMayWriteIntoIsSharedOrKept) {
+  BlockPool pool(4);
+  const auto blocks = take(pool, 2);
+  pool.keep(blocks[0]);
+  EXPECT_DEATH(pool.quarantine(std::vector{blocks[0]}), "may still be written into");
+  pool.quarantine(std::vector{blocks[1]});
+  EXPECT_DEATH(pool.share(std::vector{blocks[1]}), "nothing is kept");
+  EXPECT_DEATH(pool.keep(blocks[1]), "not used");
 }
 
 }  // namespace

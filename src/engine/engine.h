@@ -96,6 +96,7 @@ struct Output {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;  // prompt positions this instance ran through the model
+  std::uint32_t cached_prompt_tokens = 0;    // prompt positions found in the prefix cache here
   std::uint32_t registrations = 0;           // D: attempts at the hand-over
   std::optional<Event> handover;             // this side's end of the hand-over
   RequestTimes times;
@@ -127,6 +128,9 @@ struct EngineOptions {
   std::uint32_t max_num_batched_tokens = 512;
   std::uint32_t waiting_max = 4096;  // queued requests; more are refused with kResourceExhausted
   model::KvDtype kv_dtype = model::KvDtype::kBfloat16;
+  // Requests that begin alike share full blocks, and a block's contents outlive its request until
+  // the pool needs it. At D, what is there already is not handed over again.
+  bool enable_prefix_caching = false;
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
   PullLoop pull_loop = PullLoop::kThreaded;
   TransferStyle transfer_style = TransferStyle::kBaton;

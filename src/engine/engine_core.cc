@@ -47,11 +47,17 @@ EngineCore::EngineCore(std::unique_ptr<model::Model> model,
       options_(std::move(options)),
       cache_(std::move(cache)),
       agent_(std::move(agent)),
-      pool_(options_.num_blocks),
-      scheduler_(pool_, {.block_size = options_.block_size,
-                         .max_num_seqs = options_.max_num_seqs,
-                         .max_num_batched_tokens = options_.max_num_batched_tokens}),
-      desk_(agent_ ? std::make_unique<HandoverDesk>(*agent_, pool_, *this) : nullptr),
+      prefix_cache_(options_.enable_prefix_caching
+                        ? std::make_unique<PrefixCache>(options_.block_size, options_.num_blocks)
+                        : nullptr),
+      pool_(options_.num_blocks, [this](BlockId block) { prefix_cache_->forget(block); }),
+      scheduler_(pool_,
+                 {.block_size = options_.block_size,
+                  .max_num_seqs = options_.max_num_seqs,
+                  .max_num_batched_tokens = options_.max_num_batched_tokens},
+                 prefix_cache_.get()),
+      desk_(agent_ ? std::make_unique<HandoverDesk>(*agent_, pool_, options_.block_size, *this)
+                   : nullptr),
       intake_(limits_of(*model_, options_), options_.waiting_max, tokenizer_,
               [this](const Request& request) { return desk_->announce(request); }) {
   update_gauges();
@@ -158,7 +164,7 @@ void EngineCore::compute() {
   for (const Work& work : work_) {
     Sequence& sequence = *work.sequence;
     note_start(sequence);
-    if (sequence.times.first_step == 0) sequence.times.first_step = now_ns();
+    if (sequence.times.first_step == 0) begin_steps(sequence);
     const bool reaches_end = sequence.computed + work.num_tokens == sequence.size();
     const bool samples = !sequence.is_prefill_only() ||
                          sequence.request.remote_decode->first_token == FirstToken::kPrefill;

@@ -16,6 +16,7 @@
 #include "engine/handover_desk.h"
 #include "engine/intake.h"
 #include "engine/kv_cache.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -57,6 +58,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void give_way();
   void wait();
   void compute();
+  void begin_steps(Sequence& sequence);
   void look_at_events();
   void tell_of_finished_prompts(bool computed);
   void finish_all();
@@ -74,6 +76,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void after_chunk(Sequence& sequence, std::uint32_t num_tokens, std::span<const float> logits);
   void after_prefill_chunk(Sequence& sequence, std::span<const float> logits);
   void send_ready(Sequence& sequence);
+  void index_blocks(Sequence& sequence);
   Taken take_token(Sequence& sequence, TokenId token);
   void deliver(Sequence& sequence, TokenId token);
   void finish(Sequence& sequence, FinishReason reason, Output last);
@@ -82,6 +85,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void note_token_time(Sequence& sequence);
   void note_piece(Sequence& sequence, std::int64_t at);
   void note_local_prefill(const Sequence& sequence);
+  void note_cached(const Sequence& sequence);
   void count_prompt_sources(const Sequence& sequence);
   void observe_parts(const Sequence& sequence);
   void log_failure(log::Level level, const Sequence& sequence, const Error& error) const;
@@ -100,6 +104,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   const KvCache cache_;
   const std::unique_ptr<Agent> agent_;  // goes before the memory that it reads and writes
   EngineMetrics metrics_;
+  std::unique_ptr<PrefixCache> prefix_cache_;  // null without
   BlockPool pool_;
   Scheduler scheduler_;
   std::unique_ptr<HandoverDesk> desk_;  // null without an agent

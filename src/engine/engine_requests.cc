@@ -56,7 +56,10 @@ void EngineCore::abort_one(const std::string& id) {
 
 // D, in the step that granted its blocks: P may write from here on, or they are read into (pull).
 void EngineCore::start_remote(Sequence& sequence) {
-  if (options_.poison_blocks) cache_.poison(sequence.blocks);
+  const std::span<const BlockId> blocks = sequence.blocks;
+  if (options_.poison_blocks) {
+    cache_.poison(blocks.subspan(sequence.cached / options_.block_size));
+  }
   const auto answer = desk_->register_blocks(sequence);
   if (!answer) {
     finish_error(sequence, {answer.error().code,
@@ -73,6 +76,7 @@ void EngineCore::start_remote(Sequence& sequence) {
     return;
   }
   note_start(sequence);
+  note_cached(sequence);
   if (pulls() && options_.pull_loop == PullLoop::kEngine) wait_posted(sequence);
 }
 
@@ -92,10 +96,38 @@ void EngineCore::after_chunk(Sequence& sequence, std::uint32_t num_tokens,
   sequence.computed += num_tokens;
   sequence.computed_prompt_tokens += end - begin;
   metrics_.computed_prompt_tokens.add(end - begin);
+  index_blocks(sequence);
   if (sequence.is_prefill_only()) {
     after_prefill_chunk(sequence, logits);
   } else if (!logits.empty()) {
     deliver(sequence, sampler_.sample(logits, sequence.sampler, sequence.size()));
+  }
+}
+
+// Before its first step. P: what the cache had is done, and D can have it while the rest is
+// computed. What the agent has against it, it says again of the next piece.
+void EngineCore::begin_steps(Sequence& sequence) {
+  sequence.times.first_step = now_ns();
+  if (sequence.request.remote_prefill) return;  // start_remote() did
+  note_cached(sequence);
+  if (!sequence.is_prefill_only() || sequence.cached == 0) return;
+  if (options_.transfer_style != TransferStyle::kBaton) return;
+  (void)desk_->send_ready(sequence);
+  if (sequence.ready_sent > 0) note_piece(sequence, sequence.times.first_step);
+}
+
+// Full blocks whose KV has been through a step without a fault are there for others.
+void EngineCore::index_blocks(Sequence& sequence) {
+  if (!prefix_cache_) return;
+  const std::uint32_t size = options_.block_size;
+  const std::span<const TokenId> tokens = sequence.tokens;
+  while ((sequence.indexed + 1) * size <= sequence.computed) {
+    const BlockId block = sequence.blocks[sequence.indexed];
+    const auto [node, indexed] = prefix_cache_->insert(
+        sequence.last_node, tokens.subspan(sequence.indexed * size, size), block);
+    if (indexed) pool_.keep(block);
+    sequence.last_node = node;
+    ++sequence.indexed;
   }
 }
 
@@ -116,7 +148,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
 void EngineCore::send_ready(Sequence& sequence) {
   const std::uint32_t told_before = sequence.ready_sent;
   const std::int64_t told_at = now_ns();  // before: the owner thread may have written it all after
-  const auto answer = desk_->send_ready(sequence, options_.block_size);
+  const auto answer = desk_->send_ready(sequence);
   if (!answer) {
     finish_error(sequence, {answer.error().code,
                             fmt::format("transfer {}: finished blocks were not accepted: {}",
@@ -183,12 +215,21 @@ void EngineCore::note_piece(Sequence& sequence, std::int64_t at) {
   pieces.push_back(at);
 }
 
+// Once a request: what it looked up in the cache, and found.
+void EngineCore::note_cached(const Sequence& sequence) {
+  if (!prefix_cache_ || sequence.registrations > 1) return;
+  metrics_.prefix_cache_queries.add(sequence.prompt_size);
+  metrics_.prefix_cache_hits.add(std::min(sequence.cached, sequence.prompt_size));
+}
+
 // Where the KV of a whole prompt came from: said once a request, when its first token is there, so
 // that the sources add up to the prompts.
 void EngineCore::count_prompt_sources(const Sequence& sequence) {
   const std::uint32_t computed = std::min(sequence.computed_prompt_tokens, sequence.prompt_size);
+  const std::uint32_t cached = std::min(sequence.cached, sequence.prompt_size - computed);
   metrics_.prompt_tokens_computed.add(computed);
-  metrics_.prompt_tokens_received.add(sequence.prompt_size - computed);
+  metrics_.prompt_tokens_cached.add(cached);
+  metrics_.prompt_tokens_received.add(sequence.prompt_size - computed - cached);
 }
 
 void EngineCore::note_token_time(Sequence& sequence) {
@@ -239,6 +280,7 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   last.prompt_tokens = sequence.prompt_size;
   last.completion_tokens = sequence.sampled();
   last.computed_prompt_tokens = sequence.computed_prompt_tokens;
+  last.cached_prompt_tokens = std::min(sequence.cached, sequence.prompt_size);
   last.handover = std::move(sequence.handover);
   last.registrations = sequence.registrations;
   last.times = std::move(sequence.times);

@@ -153,14 +153,15 @@ class Pair {
         << legs.prefill.last.error.message;
     const std::uint32_t most = first == FirstToken::kPrefill ? 0 : 1;
     EXPECT_EQ(legs.decode.last.computed_prompt_tokens, most);
-    const auto blocks =
-        static_cast<std::uint32_t>((request.prompt.size() + kBlockSize - 1) / kBlockSize);
+    const auto size = static_cast<std::uint32_t>(request.prompt.size());
+    const std::uint32_t cached = legs.decode.last.cached_prompt_tokens;
+    const std::uint32_t blocks = (size + kBlockSize - 1) / kBlockSize - cached / kBlockSize;
     blocks_ += blocks;
     ASSERT_TRUE(legs.decode.last.handover.has_value());
     const Event& told = *legs.decode.last.handover;
     EXPECT_EQ(told.outcome, Outcome::kDone);
     EXPECT_EQ(told.bytes, told.bytes_planned);
-    EXPECT_EQ(told.range, (TokenRange{0, static_cast<std::uint32_t>(request.prompt.size())}));
+    EXPECT_EQ(told.range, (TokenRange{cached, size}));
     EXPECT_GE(told.blocks_verified, blocks);
   }
 
@@ -255,8 +256,9 @@ class ExactnessTest : public ::testing::Test {
   }
 
   // Unlike each other, and unlike the one engine's.
-  static Pair make_pair() {
+  static Pair make_pair(bool enable_prefix_caching = false) {
     EngineOptions p;
+    p.enable_prefix_caching = enable_prefix_caching;
     p.max_model_len = kMaxModelLen;
     p.max_num_seqs = 16;
     p.max_num_batched_tokens = kChunk;
@@ -298,6 +300,19 @@ TEST_F(ExactnessTest, FirstTokenFromDecode) {
     pair.run(*requests_, *expected_, at_once, FirstToken::kDecode);
   }
   pair.expect_bytes();
+}
+
+// All of it again and again: most of what D needs is there; P's pool is too small to keep it all.
+TEST_F(ExactnessTest, WithPrefixCachesOnBothSides) {
+  Pair pair = make_pair(true);
+  for (const std::size_t at_once : {32, 8, 1}) {
+    pair.run(*requests_, *expected_, at_once, FirstToken::kPrefill);
+    pair.run(*requests_, *expected_, at_once, FirstToken::kDecode);
+  }
+  pair.expect_bytes();
+  EXPECT_GT(pair.prefill().metrics().prefix_cache_hits.value(), 0U);
+  const EngineMetrics& d = pair.decode().metrics();
+  EXPECT_GT(d.prefix_cache_hits.value(), d.prefix_cache_queries.value() / 3);
 }
 
 std::string smollm2_path() {

@@ -34,8 +34,9 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
   registration.binding = remote.binding;
   registration.attempt = attempts_ + 1;
   registration.peer = remote.peer;
-  registration.range = {0, sequence.prompt_size};
-  registration.block_ids = {sequence.blocks};
+  registration.range = {sequence.cached, sequence.prompt_size};
+  const auto first = static_cast<std::ptrdiff_t>(sequence.cached / block_size_);
+  registration.block_ids.emplace_back(sequence.blocks.begin() + first, sequence.blocks.end());
   registration.prompt_tokens = sequence.prompt_size;
   registration.source = remote.source;
   if (sequence.request.transfer_timeout) registration.deadline = *sequence.request.transfer_timeout;
@@ -58,13 +59,13 @@ void HandoverDesk::wait_posted(const Sequence& sequence, std::chrono::millisecon
              transfer.to_string(), posted.error().message);
 }
 
-Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence,
-                                                      std::uint32_t block_size) {
+Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence) {
   const bool last = sequence.computed == sequence.prompt_size;
-  const std::uint32_t end = last ? sequence.computed : sequence.computed / block_size * block_size;
+  const std::uint32_t end =
+      last ? sequence.computed : sequence.computed / block_size_ * block_size_;
   if (sequence.ready_done || (!last && end == sequence.ready_sent)) return Answer::kAccepted;
-  const auto begin_block = static_cast<std::ptrdiff_t>(sequence.ready_sent / block_size);
-  const auto end_block = static_cast<std::ptrdiff_t>((end + block_size - 1) / block_size);
+  const auto begin_block = static_cast<std::ptrdiff_t>(sequence.ready_sent / block_size_);
+  const auto end_block = static_cast<std::ptrdiff_t>((end + block_size_ - 1) / block_size_);
   ReadyPiece piece;
   piece.transfer = sequence.request.remote_decode->transfer;
   piece.range = {sequence.ready_sent, end};
@@ -122,11 +123,7 @@ bool HandoverDesk::detach(Sequence& sequence) {
   if (sequence.attempt == 0) return false;
   --decode_registered_;
   if (std::exchange(sequence.withdrawing, false)) --withdrawing_;
-  pool_->quarantine(sequence.blocks);
-  quarantine_.emplace(
-      AttemptKey{transfer, sequence.request.remote_prefill->binding, sequence.attempt},
-      std::move(sequence.blocks));
-  sequence.blocks.clear();
+  quarantine(sequence, {transfer, sequence.request.remote_prefill->binding, sequence.attempt});
   sequence.attempt = 0;
   return false;
 }
@@ -181,12 +178,12 @@ void HandoverDesk::on_decode_event(Event event) {
   decode_.erase(at);
   --decode_registered_;
   if (settle_withdrawal(sequence, event)) return;
-  const TokenRange whole{0, sequence.prompt_size};
-  if (event.outcome == Outcome::kDone && event.range != whole) {
+  const TokenRange wanted{sequence.cached, sequence.prompt_size};
+  if (event.outcome == Outcome::kDone && event.range != wanted) {
     event.outcome = Outcome::kFailed;
     event.cause = Cause::kRefused;
-    event.text = fmt::format("tokens [{}, {}) were handed over of [0, {})", event.range.begin,
-                             event.range.end, whole.end);
+    event.text = fmt::format("tokens [{}, {}) were handed over of [{}, {})", event.range.begin,
+                             event.range.end, wanted.begin, wanted.end);
   }
   if (event.outcome == Outcome::kDone) {
     BATON_CHECK(event.blocks_released);
@@ -207,9 +204,17 @@ void HandoverDesk::release_or_quarantine(Sequence& sequence, const Event& event)
     sequence.blocks.clear();
     return;
   }
-  pool_->quarantine(sequence.blocks);
-  quarantine_.emplace(AttemptKey{event.transfer, event.attempt.binding, event.attempt.attempt},
-                      std::move(sequence.blocks));
+  quarantine(sequence, {event.transfer, event.attempt.binding, event.attempt.attempt});
+}
+
+// The blocks that P may write into; those from the cache never were among them.
+void HandoverDesk::quarantine(Sequence& sequence, const AttemptKey& key) {
+  const std::span<const BlockId> blocks = sequence.blocks;
+  const std::size_t cached = sequence.cached / block_size_;
+  const auto written = blocks.subspan(cached);
+  pool_->free(blocks.first(cached));
+  pool_->quarantine(written);
+  quarantine_.emplace(key, std::vector<BlockId>(written.begin(), written.end()));
   sequence.blocks.clear();
 }
 

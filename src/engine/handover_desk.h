@@ -38,16 +38,16 @@ class HandoverDesk {
   // kLater: the agent's queue is full; ask again soon.
   enum class Answer : std::uint8_t { kAccepted, kLater };
 
-  HandoverDesk(Agent& agent, BlockPool& pool, Listener& listener)
-      : agent_(&agent), pool_(&pool), listener_(&listener), events_(64) {}
+  HandoverDesk(Agent& agent, BlockPool& pool, std::uint32_t block_size, Listener& listener)
+      : agent_(&agent), pool_(&pool), block_size_(block_size), listener_(&listener), events_(64) {}
 
   // Any thread. D: claim, P: expect.
   Status announce(const Request& request);
 
   // A request that came with a transfer: its events go to this sequence from now on.
   void attach(Sequence& sequence);
-  // D: the blocks of the whole prompt were granted: P may write into them from now on, or this
-  // side's agent reads into them (pull).
+  // D: the blocks of the whole prompt were granted: P may write into those that were not cached
+  // from now on, or this side's agent reads into them (pull).
   Result<Answer> register_blocks(Sequence& sequence);
   // D, pull: until the agent has posted every read of what was just registered, or for as long as
   // `at_most`: what is not posted then is posted beside the engine.
@@ -57,7 +57,7 @@ class HandoverDesk {
   void withdraw(Sequence& sequence);
   // P: blocks up to sequence.computed are done as far as they are whole, or all of them at the end
   // of the prompt. Nothing new to tell is kAccepted.
-  Result<Answer> send_ready(Sequence& sequence, std::uint32_t block_size);
+  Result<Answer> send_ready(Sequence& sequence);
   // The sequence ends before its transfer did: cancels, and takes over blocks that a peer may still
   // touch. True: P's blocks stay here, and transfer_over() will be called.
   bool detach(Sequence& sequence);
@@ -83,9 +83,11 @@ class HandoverDesk {
   void on_prefill_event(Event event);
   bool settle_withdrawal(Sequence& sequence, const Event& event);
   void release_or_quarantine(Sequence& sequence, const Event& event);
+  void quarantine(Sequence& sequence, const AttemptKey& key);
 
   Agent* agent_;
   BlockPool* pool_;
+  std::uint32_t block_size_;
   Listener* listener_;
   std::vector<Event> events_;
   std::vector<Event> collected_;

@@ -24,7 +24,8 @@ struct EngineMetrics {
   Counter registrations_withdrawn;  // D: gave way to others in a full pool
   Counter local_prefills;           // D: requests that came without a hand-over
   // Prompt tokens of requests whose first token is there, by where their KV came from.
-  Counter prompt_tokens_computed, prompt_tokens_received;
+  Counter prompt_tokens_computed, prompt_tokens_cached, prompt_tokens_received;
+  Counter prefix_cache_queries, prefix_cache_hits;  // tokens, once a request
   Histogram time_to_first_token_seconds{kRequestSeconds},
       inter_token_latency_seconds{kRequestSeconds}, e2e_request_latency_seconds{kRequestSeconds},
       request_queue_time_seconds{kRequestSeconds}, request_prefill_time_seconds{kRequestSeconds},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -30,7 +31,8 @@ bool take_out(List& list, const Sequence& sequence) {
 void Scheduler::enqueue(Sequence& sequence) {
   BATON_CHECK(sequence.blocks.empty());
   sequence.phase = Phase::kWaiting;
-  sequence.computed = 0;
+  sequence.computed = sequence.cached = sequence.indexed = 0;
+  sequence.last_node = PrefixCache::kRoot;
   insert_by_arrival(waiting_, sequence);
 }
 
@@ -88,10 +90,23 @@ void Scheduler::start_arrived(std::uint64_t before) {
 // A step needs at most one new block for each running sequence: a newcomer leaves them that much,
 // so that it does not have to give its own back at once.
 bool Scheduler::grant(Sequence& sequence) {
-  const std::uint32_t needed = blocks_for(sequence.size());
+  PrefixCache::Match match;
+  if (cache_ != nullptr) match = cache_->match(sequence.tokens);
+  const auto cached = static_cast<std::uint32_t>(match.blocks.size());
+  const std::uint32_t needed = blocks_for(sequence.size()) - cached;
   const auto reserve = static_cast<std::uint32_t>(running());
-  if (pool_->counts().free < needed + reserve) return false;
-  return pool_->allocate(needed, sequence.blocks);
+  pool_->share(match.blocks);  // first: they may be free, and must not be what is handed out next
+  std::optional<BlockId> after;
+  if (cached > 0) after = match.blocks.back();
+  if (pool_->counts().free < needed + reserve || !pool_->allocate(needed, match.blocks, after)) {
+    pool_->free(match.blocks);
+    return false;
+  }
+  sequence.blocks = std::move(match.blocks);
+  sequence.cached = sequence.computed = cached * limits_.block_size;
+  sequence.indexed = cached;
+  sequence.last_node = match.last;
+  return true;
 }
 
 void Scheduler::start(Sequence& sequence) {

@@ -29,7 +29,9 @@ struct Work {
 
 class Scheduler {
  public:
-  Scheduler(BlockPool& pool, SchedulerLimits limits) : pool_(&pool), limits_(limits) {}
+  // `cache`: null where every request gets all its blocks afresh.
+  Scheduler(BlockPool& pool, SchedulerLimits limits, const PrefixCache* cache = nullptr)
+      : pool_(&pool), limits_(limits), cache_(cache) {}
 
   // Takes its place in the queue by arrival. Its blocks must be empty.
   void enqueue(Sequence& sequence);
@@ -41,7 +43,8 @@ class Scheduler {
   void remove(Sequence& sequence);
 
   // Moves sequences that arrived into running, and gives waiting ones all blocks for what they
-  // have. Those that want their KV from P (now kRemoteKv) are appended to `to_register`.
+  // have: those that the prefix cache has for their beginning, which then counts as computed, and
+  // new ones. Those that want their KV from P (now kRemoteKv) are appended to `to_register`.
   void admit(std::vector<Sequence*>& to_register);
   // The next step's work; gives one more block where a sequence grows into it. May be empty
   // although sequences run: all blocks are under transfer, and an event of the agent will help.
@@ -65,6 +68,7 @@ class Scheduler {
 
   BlockPool* pool_;
   SchedulerLimits limits_;
+  const PrefixCache* cache_;
   std::deque<Sequence*> waiting_;   // by arrival
   std::deque<Sequence*> arrived_;   // by arrival
   std::vector<Sequence*> running_;  // by arrival

@@ -163,5 +163,38 @@ TEST_F(SchedulerTest, NeverPreemptsFinishedBlocksThatTheAgentKnows) {
   EXPECT_EQ(scheduler_->preemptions(), 0U);
 }
 
+TEST_F(SchedulerTest, WhatTheCacheHasIsSharedAndCountsAsComputed) {
+  PrefixCache cache(4, 8);
+  pool_ = std::make_unique<BlockPool>(8, [&cache](BlockId block) { cache.forget(block); });
+  scheduler_ = std::make_unique<Scheduler>(
+      *pool_, SchedulerLimits{.block_size = 4, .max_num_seqs = 8, .max_num_batched_tokens = 100},
+      &cache);
+  Sequence& first = add(9);
+  EXPECT_THAT(step(), ElementsAre(Pair("0", 9)));
+  const std::vector<TokenId> tokens(4, 7);
+  const auto node = cache.insert(PrefixCache::kRoot, tokens, first.blocks[0]).node;
+  (void)cache.insert(node, tokens, first.blocks[1]);
+  pool_->keep(first.blocks[0]);
+  pool_->keep(first.blocks[1]);
+
+  Sequence& second = add(10);  // two blocks shared, one of its own
+  EXPECT_THAT(step(), ElementsAre(Pair("0", 1), Pair("1", 2)));
+  EXPECT_EQ(second.cached, 8U);
+  EXPECT_EQ(second.blocks[1], first.blocks[1]);
+  EXPECT_NE(second.blocks[2], first.blocks[2]);
+  EXPECT_EQ(pool_->counts().used, 4U);
+
+  // One that does not fit leaves the shared blocks as they were.
+  Sequence& large = add(32);
+  (void)step();
+  EXPECT_EQ(large.phase, Phase::kWaiting);
+  end(first);
+  end(second);
+  EXPECT_EQ(pool_->counts().free, 8U);
+  (void)step();
+  EXPECT_EQ(large.cached, 8U);
+  EXPECT_EQ(large.blocks.size(), 8U);
+}
+
 }  // namespace
 }  // namespace baton::engine

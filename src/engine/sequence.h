@@ -7,6 +7,7 @@
 
 #include "baton/ids.h"
 #include "engine/engine.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/text_stream.h"
 
@@ -50,6 +51,12 @@ struct Sequence {
   std::uint32_t computed = 0;  // tokens whose KV is in the blocks
   std::vector<BlockId> blocks;
   std::uint32_t computed_prompt_tokens = 0;
+
+  // The prefix cache. The first blocks hold `cached` tokens that earlier requests left behind; they
+  // are shared, and nobody writes into them. The first `indexed` blocks are known to the cache.
+  std::uint32_t cached = 0;
+  std::uint32_t indexed = 0;
+  PrefixCache::Node last_node = PrefixCache::kRoot;  // of the block before blocks[indexed]
 
   // P: how far the agent was told, and the token that goes with the last piece.
   std::uint32_t ready_sent = 0;

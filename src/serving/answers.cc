@@ -82,6 +82,7 @@ std::string record_of(const engine::Output& output, const AnswerContext& context
   record.prompt_tokens = output.prompt_tokens;
   record.completion_tokens = output.completion_tokens;
   record.computed_prompt_tokens = output.computed_prompt_tokens;
+  record.cached_prompt_tokens = output.cached_prompt_tokens;
   record.registrations = output.registrations;
   record.times = output.times;
   record.ended = now().time_since_epoch().count();
@@ -109,7 +110,7 @@ http::Headers stream_headers(const AnswerContext& context) {
 }
 
 Usage usage_of(const engine::Output& output) {
-  return {output.prompt_tokens, output.completion_tokens};
+  return {output.prompt_tokens, output.completion_tokens, output.cached_prompt_tokens};
 }
 
 // stream: false.
@@ -223,8 +224,8 @@ class PrefillAnswer : public Answer {
       choice.token_ids = output.tokens;
       choice.show_token_ids = context_.show_token_ids;
       choice.finish_reason = finish_name(engine::FinishReason::kHandedOver);
-      const Usage usage = {context_.prompt_tokens,
-                           static_cast<std::uint32_t>(output.tokens.size())};
+      const Usage usage = {context_.prompt_tokens, static_cast<std::uint32_t>(output.tokens.size()),
+                           0};
       writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where(output)),
                        transfer_header(context_));
       return;

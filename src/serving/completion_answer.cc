@@ -27,7 +27,7 @@ Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", 0}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
 void add_finish(const Choice& choice, Json& out) {
@@ -125,7 +125,8 @@ std::string side_record(const SideRecord& record) {
                {"registrations", record.registrations},
                {"prompt_tokens", record.prompt_tokens},
                {"completion_tokens", record.completion_tokens},
-               {"computed_prompt_tokens", record.computed_prompt_tokens}};
+               {"computed_prompt_tokens", record.computed_prompt_tokens},
+               {"cached_prompt_tokens", record.cached_prompt_tokens}};
   if (!record.emulated.empty()) body["emulated"] = record.emulated;
   if (record.handover) add_handover(*record.handover, record.block_size, body);
   const Timeline times = record.handover ? record.handover->times : Timeline{};

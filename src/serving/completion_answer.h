@@ -28,6 +28,7 @@ struct AnswerHead {
 struct Usage {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
+  std::uint32_t cached_tokens = 0;  // of the prompt, found in this instance's prefix cache
 };
 
 struct Choice {
@@ -62,6 +63,7 @@ struct SideRecord {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;
+  std::uint32_t cached_prompt_tokens = 0;
   std::uint32_t registrations = 0;
   engine::RequestTimes times;
   std::int64_t ended = 0;         // CLOCK_MONOTONIC, ns

@@ -36,7 +36,7 @@ void add_engine_parts(const engine::EngineMetrics& m, MetricPage& page) {
   const std::string sources = "vllm:prompt_tokens_by_source_total";
   const std::string help = "Prompt tokens by where their KV came from; adds up to the prompts.";
   page.counter(sources, help, of(m.prompt_tokens_computed), {{"source", "local_compute"}});
-  page.counter(sources, help, 0, {{"source", "local_cache_hit"}});
+  page.counter(sources, help, of(m.prompt_tokens_cached), {{"source", "local_cache_hit"}});
   page.counter(sources, help, of(m.prompt_tokens_received), {{"source", "external_kv_transfer"}});
 }
 
@@ -52,7 +52,7 @@ void add_engine(const MetricsSource& source, MetricPage& page) {
   page.gauge("vllm:cache_config_info", "Information of the cache configuration.", 1,
              {{"block_size", std::to_string(source.block_size)},
               {"num_gpu_blocks", std::to_string(source.blocks.total)},
-              {"enable_prefix_caching", "False"}});
+              {"enable_prefix_caching", source.prefix_caching ? "True" : "False"}});
   page.counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.",
                of(m.prompt_tokens));
   page.counter("vllm:generation_tokens_total", "Number of generation tokens processed.",
@@ -65,6 +65,11 @@ void add_engine(const MetricsSource& source, MetricPage& page) {
   page.counter(success, success_help, of(m.finished_error), {{"finished_reason", "error"}});
   page.counter(success, success_help, of(m.finished_handed_over),
                {{"finished_reason", "handed_over"}});
+  page.counter("vllm:prefix_cache_queries_total",
+               "Prompt tokens of requests that looked into the prefix cache.",
+               of(m.prefix_cache_queries));
+  page.counter("vllm:prefix_cache_hits_total", "Prompt tokens that the prefix cache had.",
+               of(m.prefix_cache_hits));
   page.counter("vllm:num_preemptions_total", "Cumulative number of preemptions.",
                of(m.preemptions));
   page.histogram("vllm:time_to_first_token_seconds", "Time to first token in seconds.",

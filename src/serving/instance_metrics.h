@@ -18,6 +18,7 @@ struct MetricsSource {
   const AgentMetrics* agent = nullptr;  // null without hand-over
   engine::Engine::Blocks blocks;
   std::uint32_t block_size = 0;
+  bool prefix_caching = false;
   const LinkMetrics* link = nullptr;     // null without an emulated link
   const Emulation* emulation = nullptr;  // null where nothing is emulated
 };

@@ -222,6 +222,7 @@ class InstanceServerImpl : public InstanceServer {
     source.agent = engine().agent() == nullptr ? nullptr : &engine().agent()->metrics();
     source.blocks = engine().blocks();
     source.block_size = engine().options().block_size;
+    source.prefix_caching = engine().options().enable_prefix_caching;
     source.link = engine().agent() == nullptr ? nullptr : engine().agent()->link();
     source.emulation = served_.emulation;
     writer.respond(200, std::string(kMetricsContentType), metrics_text(source));

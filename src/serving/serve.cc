@@ -274,6 +274,7 @@ Result<Plan> make_plan(const ServeOptions& options) {
   check_seconds("--transfer-timeout", options.transfer_timeout, problems);
   check_seconds("--drain-timeout", options.drain_timeout, problems);
   out.poison_blocks = options.poison_blocks;
+  out.enable_prefix_caching = options.prefix_caching;
   if (options.kv_transfer_config.empty()) {
     check_unused_security(options, problems);
   } else {
@@ -318,9 +319,6 @@ Exit run_serve(const ServeOptions& options) {
     plan->path = std::move(*path);
   }
   if (plan->engine.agent) log::set_name(plan->engine.agent->engine_id);
-  if (options.no_prefix_caching) {
-    log::info("--no-enable-prefix-caching: nothing to switch off, requests share no prefixes yet");
-  }
   warn_if_exposed(options.host, "the HTTP server");
   InstanceServerOptions server_options;
   server_options.host = options.host;

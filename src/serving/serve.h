@@ -32,7 +32,7 @@ struct ServeOptions {
   std::string prefill;
   std::string transfer_style;
   double link_rate = 0;  // bytes a second
-  bool no_prefix_caching = false;
+  bool prefix_caching = true;
   std::uint32_t threads = 0;  // 0: one a core
   std::uint64_t kv_cache_bytes = 0;
   std::string fabric = "auto";

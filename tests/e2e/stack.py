@@ -294,7 +294,9 @@ class Instance(Process):
         self.port, self.role, self.kv_port = port, role, kv_port
         transfer = {"kv_connector": "BatonConnector", "kv_role": role, "engine_id": name, "kv_port": kv_port,
                     **(config or {})}
-        arguments = ["serve", model, "--port", port, "--kv-transfer-config", json.dumps(transfer), *extra]
+        # Every prompt is computed and crosses whole, unless `extra` says otherwise: tests count what moves.
+        arguments = ["serve", model, "--port", port, "--kv-transfer-config", json.dumps(transfer),
+                     "--no-enable-prefix-caching", *extra]
         super().__init__(name, arguments, env)
 
     def ready(self):

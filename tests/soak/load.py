@@ -15,7 +15,10 @@ def bodies():
     found = []
     for number in range(PROMPTS):
         tokens = rng.choice([1, 15, 16, 17, rng.randint(18, 100), rng.randint(100, PROMPT_TOKENS_MAX)])
-        body = {"prompt": [rng.randint(32, 120) for _ in range(tokens)], "max_tokens": rng.randint(1, ANSWER_TOKENS_MAX)}
+        prompt = [rng.randint(32, 120) for _ in range(tokens)]
+        if number % 4 == 3:  # begins as an earlier one, so that a part of it is in the prefix caches
+            prompt[:tokens * 2 // 3] = found[number // 2]["prompt"][:tokens * 2 // 3]
+        body = {"prompt": prompt, "max_tokens": rng.randint(1, ANSWER_TOKENS_MAX)}
         if number % 3 == 2:
             body |= {"temperature": 0.8, "seed": number}
         found.append(body)

@@ -35,7 +35,7 @@ REST = 5.0         # to give everything back: the lease of a prompt whose decode
 POOL_BYTES = 8 << 20
 FLAGS = ["--served-model-name", "soak", "--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--threads", 1,
          "--max-model-len", 768, "--kv-cache-memory-bytes", POOL_BYTES, "--peer-timeout", faults.PEER_TIMEOUT,
-         "--lease", 3, "--transfer-timeout", 10, "--drain-timeout", faults.DRAIN]
+         "--lease", 3, "--transfer-timeout", 10, "--drain-timeout", faults.DRAIN, "--enable-prefix-caching"]
 MODEL = ["--layers", 8, "--embedding-size", 256, "--feed-forward-size", 768]
 
 

@@ -1,0 +1,90 @@
+// Which full blocks hold the KV of which beginning of a prompt, so that a request computes, or has
+// handed over, only what no earlier one left behind (vLLM's automatic prefix caching).
+//
+// A block is known by its tokens and by the block before it: a chain from the first token on. Both
+// are compared, not only hashed, so that no collision, found or made, can show one request another
+// one's KV. Blocks are indexed once their KV has been computed here, or was received and read by a
+// step without a fault; a block that is written into is never in here. The index holds no block:
+// one that nobody uses stays in the pool as free, its contents intact, until the pool needs it
+// (BlockPool, forget()).
+//
+// The engine thread alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "baton/ids.h"
+
+namespace baton::engine {
+
+class PrefixCache {
+ public:
+  // One indexed block as the parent of the next; 0: the beginning of a prompt. Never used twice.
+  using Node = std::uint64_t;
+  static constexpr Node kRoot = 0;
+
+  struct Match {
+    std::vector<BlockId> blocks;  // in token order
+    Node last = kRoot;            // the node of the last of them
+  };
+
+  PrefixCache(std::uint32_t block_size, std::uint32_t num_blocks);
+
+  // The longest indexed chain of whole blocks at the beginning of `tokens`, without the block that
+  // has the last token: that one is computed, for its logits.
+  Match match(std::span<const TokenId> tokens) const;
+
+  // `block` holds the KV of `tokens` (block_size of them) behind `parent`. Where another block is
+  // known for that already, it stays the one, and `indexed` is false.
+  struct Inserted {
+    Node node = kRoot;
+    bool indexed = false;
+  };
+  Inserted insert(Node parent, std::span<const TokenId> tokens, BlockId block);
+
+  // The pool is about to give the block to somebody else.
+  void forget(BlockId block);
+
+  std::size_t size() const { return nodes_.size(); }
+
+ private:
+  struct Key {
+    Node parent;
+    std::vector<TokenId> tokens;
+  };
+  struct View {
+    Node parent;
+    std::span<const TokenId> tokens;
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::uint64_t seed;  // of this process: nobody outside can aim at a bucket
+    std::size_t operator()(const View& view) const;
+    std::size_t operator()(const Key& key) const { return (*this)(View{key.parent, key.tokens}); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    static View view(const Key& key) { return {key.parent, key.tokens}; }
+    static View view(const View& view) { return view; }
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      const View x = view(a), y = view(b);
+      return x.parent == y.parent &&
+             std::equal(x.tokens.begin(), x.tokens.end(), y.tokens.begin(), y.tokens.end());
+    }
+  };
+  struct Entry {
+    Node node;
+    BlockId block;
+  };
+
+  const std::uint32_t block_size_;
+  Node last_node_ = kRoot;
+  std::unordered_map<Key, Entry, Hash, Equal> nodes_;
+  std::vector<const Key*> by_block_;  // of nodes_; null: not indexed
+};
+
+}  // namespace baton::engine
