@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/failure_log.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "engine/engine_core.h"
 #include "engine/transfer_error.h"
 
@@ -51,7 +52,19 @@ void EngineCore::note_local_prefill(const Sequence& sequence) {
 
 void EngineCore::abort_one(const std::string& id) {
   const auto at = sequences_.find(id);
-  if (at != sequences_.end()) finish(*at->second, FinishReason::kAborted, {});
+  if (at == sequences_.end() || at->second->aborted) return;
+  Sequence& sequence = *at->second;
+  if (!desk_ || !desk_->give_up(sequence)) return finish(sequence, FinishReason::kAborted, {});
+  sequence.aborted = true;
+  leave_steps(sequence);
+  sequence.phase = Phase::kHandingOver;
+}
+
+void EngineCore::leave_steps(Sequence& sequence) {
+  scheduler_.remove(sequence);
+  for (auto* list : {&ready_retries_, &finished_now_, &finished_before_}) {
+    std::erase(*list, &sequence);
+  }
 }
 
 // D, in the step that granted its blocks: P may write from here on, or they are read into (pull).
@@ -147,6 +160,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
 
 void EngineCore::send_ready(Sequence& sequence) {
   const std::uint32_t told_before = sequence.ready_sent;
+  if (pulls() && sequence.announcement == 0) sequence.announcement = random_u64();
   const std::int64_t told_at = now_ns();  // before: the owner thread may have written it all after
   const auto answer = desk_->send_ready(sequence);
   if (!answer) {
@@ -166,7 +180,10 @@ void EngineCore::send_ready(Sequence& sequence) {
   if (!sequence.first_token) count_prompt_sources(sequence);
   Output output;
   output.prefilled = true;
-  if (pulls()) output.source = SourceBlocks{{0, sequence.prompt_size}, {sequence.blocks}};
+  if (pulls()) {
+    output.source =
+        SourceBlocks{{0, sequence.prompt_size}, {sequence.blocks}, sequence.announcement};
+  }
   if (sequence.first_token) {
     output.is_first_token = true;
     output.tokens = {*sequence.first_token};
@@ -267,10 +284,7 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   const std::string id = sequence.request.id;
   const auto transfer = transfer_of(sequence.request);
   const bool transfer_stays = transfer && desk_->detach(sequence);
-  scheduler_.remove(sequence);
-  for (auto* list : {&ready_retries_, &finished_now_, &finished_before_}) {
-    std::erase(*list, &sequence);
-  }
+  leave_steps(sequence);
   pool_.free(sequence.blocks);
   sequence.blocks.clear();
   count_finish(sequence, reason);
@@ -417,6 +431,8 @@ void EngineCore::prefill_ended(Sequence& sequence, Event event) {
   sequence.handover = std::move(event);
   if (done) {
     finish(sequence, FinishReason::kHandedOver, {});
+  } else if (sequence.aborted) {
+    finish(sequence, FinishReason::kAborted, {});
   } else {
     finish_error(sequence, std::move(error));
   }

@@ -73,6 +73,7 @@ Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence) {
                                sequence.blocks.begin() + end_block);
   piece.last = last;
   if (last) piece.first_token = sequence.first_token;
+  if (last) piece.announcement = sequence.announcement;
   if (Status status = agent_->ready(std::move(piece)); !status) {
     if (status.error().code == Errc::kResourceExhausted) return Answer::kLater;
     return tl::unexpected(status.error());
@@ -104,6 +105,14 @@ bool HandoverDesk::settle_withdrawal(Sequence& sequence, const Event& event) {
   sequence.attempt = 0;
   attach(sequence);
   listener_->remote_kv_withdrawn(sequence);
+  return true;
+}
+
+bool HandoverDesk::give_up(const Sequence& sequence) {
+  if (!sequence.is_prefill_only() || sequence.ready_sent == 0) return false;
+  const TransferId transfer = sequence.request.remote_decode->transfer;
+  if (!prefill_.contains(transfer)) return false;
+  cancel(transfer);
   return true;
 }
 
