@@ -232,6 +232,31 @@ def test_a_server_that_stands_still_is_killed_at_last(host):
     assert not alive(pid)
 
 
+def children_of(pid):
+    path = f"/proc/{pid}/task/{pid}/children"
+    return [int(child) for child in open(path, encoding="utf-8").read().split()] if os.path.exists(path) else []
+
+
+def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(host):
+    for role in ("prefill", "decode"):
+        host.must("serve_pd.sh", ROLE=role, MODE="pull")
+    sweep = subprocess.Popen([str(DEPLOY / "run_sweep.sh"), "--disable-tqdm"], cwd=host.folder, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.STDOUT, env={**host.variables, "MODE": "pull", "QPS_LIST": "1",
+                                                            "INPUT_LENS": "256", "OUTPUT_LENS": "4"})
+    try:
+        routers = stack.wait_for("the sweep's router", lambda: children_of(sweep.pid), 60)
+        again = host.run("run_sweep.sh", MODE="pull")
+        assert again.returncode == 1 and f"process {sweep.pid}" in again.stderr, again.stderr
+        said = host.must("cleanup.sh", "proxy")
+        assert f"process {sweep.pid} has ended" in said and "results" in said, said
+        assert sweep.wait(30) != 0
+        stack.wait_for("the router has ended", lambda: not any(map(alive, routers)), 30)
+        assert alive(host.started("prefill")) and alive(host.started("decode"))
+    finally:
+        sweep.kill()
+        sweep.wait()
+
+
 def test_a_port_in_use_is_named_and_has_its_exit_code(host):
     host.must("serve_pd.sh", ROLE="prefill", MODE="push")
     done = host.run("serve_pd.sh", ROLE="decode", MODE="push", DECODE_PORT=host.ports["PREFILL_PORT"])

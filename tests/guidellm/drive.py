@@ -67,7 +67,15 @@ def handed_over(running):
 
 
 def check_report(report, endpoint):
-    raise NotImplementedError
+    (run,) = report["benchmarks"]
+    totals = run["metrics"]["request_totals"]
+    assert totals == {"successful": REQUESTS, "incomplete": 0, "errored": 0, "total": REQUESTS}, (
+        f"{endpoint}: {totals}\n{[r.get('info', {}).get('error') for r in run['requests']['errored'] or []]}")
+    for request in run["requests"]["successful"]:
+        assert request["output_tokens"] == TOKENS, (endpoint, request["output_tokens"])
+        assert request["prompt_tokens"] > 0, endpoint
+    for name in ("time_to_first_token_ms", "inter_token_latency_ms"):
+        assert run["metrics"][name]["successful"]["mean"] > 0, (endpoint, name)
 
 
 def main():
