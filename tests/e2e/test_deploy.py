@@ -202,6 +202,12 @@ def test_a_pair_and_a_proxy_are_started_asked_and_ended_and_nothing_else(host, s
     assert answer.status == 200, answer.body
     unknown = stack.complete(int(host.ports["PROXY_PORT"]), model="Qwen3")
     assert unknown.status == 404 and b"does not exist" in unknown.body
+    # Nobody says that this pair computes, and in which mode the proxy is: the servers do.
+    host.must("run_sweep.sh", "--allow-void", "--min-prompts", "3", "--disable-tqdm", MODE="push", QPS_LIST="8", INPUT_LENS="32",
+              OUTPUT_LENS="4", POINT_SECONDS="1", ROUTER_URL=f"http://{stack.HOST}:{host.ports['PROXY_PORT']}")
+    result = json.loads((host.folder / "results" / "push_qps8_in32_out4_iter1.json").read_text())
+    assert result["completed"] == result["num_prompts"] == 8 and result["failed"] == 0
+    assert not result["baton"]["emulated"] and result["baton"]["bytes"]["moved"] == result["baton"]["bytes"]["expected"] > 0
     again = host.run("serve_pd.sh", ROLE="decode", **real)
     assert again.returncode == 1 and str(pids["decode"]) in again.stderr, again.stderr
     assert str(pids["proxy"]) in host.must("cleanup.sh", "proxy")
@@ -232,9 +238,15 @@ def test_a_server_that_stands_still_is_killed_at_last(host):
     assert not alive(pid)
 
 
-def children_of(pid):
-    path = f"/proc/{pid}/task/{pid}/children"
-    return [int(child) for child in open(path, encoding="utf-8").read().split()] if os.path.exists(path) else []
+def routers_of(pid):
+    """Its children that run `baton route`; the script has others before it becomes the sweep."""
+    found = []
+    with contextlib.suppress(OSError):  # they come and go
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as children:
+            for child in children.read().split():
+                with open(f"/proc/{child}/cmdline", encoding="utf-8") as words:
+                    found += [int(child)] if "route" in words.read().split("\0") else []
+    return found
 
 
 def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(host):
@@ -244,7 +256,7 @@ def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(ho
                              stderr=subprocess.STDOUT, env={**host.variables, "MODE": "pull", "QPS_LIST": "1",
                                                             "INPUT_LENS": "256", "OUTPUT_LENS": "4"})
     try:
-        routers = stack.wait_for("the sweep's router", lambda: children_of(sweep.pid), 60)
+        routers = stack.wait_for("the sweep's router", lambda: routers_of(sweep.pid), 60)
         again = host.run("run_sweep.sh", MODE="pull")
         assert again.returncode == 1 and f"process {sweep.pid}" in again.stderr, again.stderr
         said = host.must("cleanup.sh", "proxy")

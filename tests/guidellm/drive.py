@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 import stack  # noqa: E402
 
 REQUESTS, STREAMS, TOKENS = 12, 4, 8
-FLAGS = ["--served-model-name", "m", "--threads", 1, "--max-num-seqs", 4]
+FLAGS = ["--served-model-name", "m", "--threads", 1, "--max-num-seqs", 4, "--verify-blocks"]
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
