@@ -7,7 +7,7 @@ FABRIC ?= auto
 MODE ?= push
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check check-long format tidy tidy-core analyze sanitize-ci sanitize fuzz fuzz-long soak soak-long sim sim-long mutate sweep sweep-small clean
+.PHONY: help setup configure build demo test bench check check-long format tidy tidy-core analyze sanitize-ci sanitize fuzz fuzz-long guidellm soak soak-long sim sim-long mutate sweep sweep-small clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ fuzz: setup ## what strangers may send (control messages, HTTP bodies, GGUF, tex
 fuzz-long: setup ## the same, ten minutes each
 	@tools/sanitized build asan baton_fuzzers && $(PYTHON) tests/fuzz/run.py --seconds 600
 
+guidellm: configure ## guidellm, a load generator of others, drives the router (its packages: several GB, once)
+	@cmake --build --preset release -j $(JOBS) --target baton baton-make-gguf
+	@tools/guidellm
+
 soak: build ## real processes under load, killed, stopped and restarted at random: 30 rounds (FABRIC=shm, libfabric)
 	@$(PYTHON) tests/soak/soak.py --fabric $(FABRIC:auto=shm)
 
@@ -88,15 +92,16 @@ sweep: configure ## the article's grid, emulated, every mode (90 minutes; goes o
 	@$(BATON) plot --results-dir build/sweep --metric ttft,tpot,second-token,handover
 
 # What CI has no time for on two cores.
-LONG := ^(netns|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_sweep|e2e_drain)$$
+LONG := ^(netns|netns_deploy|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_sweep|e2e_drain)$$
 
 check: setup ## what CI runs: format and rooms, all tests, fuzzers, sanitizers, soak, simulator
 	@tools/tidy --fast
 	@$(MAKE) --no-print-directory build
 	@ctest --preset release -j $(JOBS) -E '$(LONG)'
 
-check-long: tidy-core build ## the same with clang-tidy and the suites that CI has no time for
+check-long: tidy-core build ## the same with clang-tidy, guidellm and the suites that CI has no time for
 	@ctest --preset release -j $(JOBS)
+	@$(MAKE) --no-print-directory guidellm
 
 clean: ## remove build outputs (the model stays)
 	@rm -rf build/release build/dev build/asan build/tsan build/tidy

@@ -219,6 +219,8 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   doctor->add_option("prefill", options.prefill, "URL of the prefill instance")->required();
   doctor->add_option("decode", options.decode, "URL of the decode instance")->required();
   doctor->add_option("--router", options.router, "URL of the router, to be checked as well");
+  doctor->add_option("--model", options.model,
+                     "the name that clients ask for, to be checked as well");
   doctor->add_option("--timeout", options.timeout, "seconds for each step")->capture_default_str();
   doctor->add_flag("--json", options.json,
                    "for scripts; exit code 0: nothing failed, 1: a check "

@@ -106,13 +106,20 @@ void add_grid(CLI::App& app, SweepOptions& o) {
 }
 
 void add_servers(CLI::App& app, SweepOptions& o) {
-  app.add_option("--backend", o.backend, "timed (emulated compute) or cpu (a real model)")
-      ->capture_default_str();
-  app.add_option("--profile", o.profile, "of timed")->capture_default_str();
+  const auto note = [](bool& given) { return [&given](const std::string&) { given = true; }; };
+  app.add_option("--backend", o.backend,
+                 "timed (emulated compute) or cpu (a real model); this and the\nnext of running "
+                 "servers: what they say")
+      ->capture_default_str()
+      ->each(note(o.given.backend));
+  app.add_option("--profile", o.profile, "of timed")
+      ->capture_default_str()
+      ->each(note(o.given.profile));
   app.add_option("--model", o.model, "of cpu: a GGUF file or name");
   app.add_option("--served-model-name", o.served_model_name, "in the API")->capture_default_str();
   app.add_option("--prefill", o.prefill, "of timed: computed, or cached (P has every prompt)")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(note(o.given.prefill));
   app.add_option("--first-token", o.first_token, "who gives it: decode (as published) or prefill")
       ->capture_default_str();
   app.add_option("--max-num-seqs", o.max_num_seqs, "slots of each instance; 0: no limit")
@@ -127,6 +134,18 @@ void add_servers(CLI::App& app, SweepOptions& o) {
   app.add_option("--decode-url", o.decode_url, "likewise");
 }
 
+// The article's names. Nobody needs them here: the servers say what they are.
+void add_given(CLI::App& app, SweepOptions& o) {
+  const char* compared = "compared with what the running prefill instance says";
+  app.add_option("--prefill-tp-size", o.prefill_tp_size, compared)->envname("PREFILL_TP_SIZE");
+  app.add_option("--prefill-pp-size", o.prefill_pp_size, compared)->envname("PREFILL_PP_SIZE");
+  app.add_option("--prefill-engine-id", o.prefill_engine_id, compared)
+      ->envname("PREFILL_ENGINE_ID");
+  app.add_option("--prefill-kv-host", o.prefill_kv_host, compared)->envname("PREFILL_KV_HOST");
+  app.add_option("--prefill-side-channel-port", o.prefill_side_channel_port, compared)
+      ->envname("PREFILL_SIDE_CHANNEL_PORT");
+}
+
 }  // namespace
 
 CLI::App* add_sweep(CLI::App& app, SweepOptions& options) {
@@ -136,6 +155,7 @@ CLI::App* add_sweep(CLI::App& app, SweepOptions& options) {
       "Starts and stops the servers itself; goes on where it was stopped");
   add_grid(*sweep, options);
   add_servers(*sweep, options);
+  add_given(*sweep, options);
   sweep->add_option("--results-dir", options.results_dir, "of the result files")
       ->capture_default_str();
   sweep->add_flag("--force", options.force, "run again what has a result");

@@ -9,6 +9,7 @@
 
 #include "bench/bench_run.h"
 #include "bench/result_file.h"
+#include "bench/running_pair.h"
 #include "bench/sweep_plan.h"
 #include "bench/sweep_servers.h"
 
@@ -157,14 +158,31 @@ class Sweep {
   std::vector<SweepPoint> points_;
 };
 
+// Running servers say what they are, and must be what the results will say of them.
+Exit take_running(const SweepGrid& grid, SweepOptions& options) {
+  if (options.prefill_url.empty() || options.decode_url.empty()) return Exit::kOk;
+  const Result<RunningPair> pair = ask_running_pair(options);
+  if (!pair) {
+    complain(kWho, pair.error().message);
+    return Exit::kOther;
+  }
+  options = adopt(*pair, options);
+  const Status fits = check_running_pair(*pair, *find_mode(grid.modes.front()), options);
+  if (fits) return Exit::kOk;
+  complain(kWho, fits.error().message);
+  return Exit::kUsage;
+}
+
 }  // namespace
 
-Exit run_sweep(const SweepOptions& options) {
+Exit run_sweep(const SweepOptions& as_given) {
+  SweepOptions options = as_given;
   const Result<SweepGrid> grid = read_grid(options);
   if (!grid) {
     complain(kWho, grid.error().message);
     return Exit::kUsage;
   }
+  if (const Exit taken = take_running(*grid, options); taken != Exit::kOk) return taken;
   Sweep sweep(options, sweep_points(*grid, options));
   if (Status skipped = sweep.skip_finished(); !skipped) {
     complain(kWho, skipped.error().message);

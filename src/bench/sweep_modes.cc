@@ -15,6 +15,8 @@ constexpr SweepMode kModes[] = {
     {"threaded-pull", false, kPull, "pull", "threaded", "baton", false},
     {"published-push", false, kPush, "push", "", "published", true},
     {"push", false, kPush, "push", "", "baton", false},
+    // As the servers themselves do it: the name for running ones, and that of the article's files.
+    {"pull", false, kPull, "pull", "", "", false},
 };
 constexpr std::string_view kNoLimit = "1024";  // requests; more than any point has open
 

@@ -27,13 +27,23 @@ struct SweepOptions {
 
   std::string model;  // of --backend cpu: a GGUF file or name
   std::string served_model_name = "Qwen";
-  std::string backend = "timed";                    // timed, cpu
-  std::string profile = "qwen3-32b-tp8-h200";       // of timed
-  std::string prefill = "computed";                 // computed, cached
-  std::string first_token = "decode";               // decode, prefill
-  std::uint32_t max_num_seqs = 8;                   // 0: no limit
-  std::vector<std::string> serve_flags;             // for every instance, as `baton serve` has them
+  std::string backend = "timed";               // timed, cpu
+  std::string profile = "qwen3-32b-tp8-h200";  // of timed
+  std::string prefill = "computed";            // computed, cached
+  std::string first_token = "decode";          // decode, prefill
+  std::uint32_t max_num_seqs = 8;              // 0: no limit
+  std::vector<std::string> serve_flags;        // for every instance, as `baton serve` has them
+  // Which of the three above were said, and not only left at their defaults. Of running servers the
+  // others are what they say themselves.
+  struct Given {
+    bool backend = false, profile = false, prefill = false;
+  } given;
   std::string router_url, prefill_url, decode_url;  // running servers, of one mode
+  // What the article's scripts are told of P; running servers say it themselves, and are compared.
+  // 0 and "": not given.
+  std::uint32_t prefill_tp_size = 0, prefill_pp_size = 0;
+  std::uint16_t prefill_side_channel_port = 0;
+  std::string prefill_engine_id, prefill_kv_host;
 
   std::vector<std::string> goodput;
   std::uint64_t seed = 0;

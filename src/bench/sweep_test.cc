@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "bench/running_pair.h"
 #include "bench/sweep_modes.h"
 #include "bench/sweep_options.h"
 #include "bench/sweep_plan.h"
@@ -113,6 +114,110 @@ TEST(Sweep, a_mode_that_the_backend_does_not_have_is_refused) {
   o.modes = "push";
   o.prefill = "cached";
   EXPECT_THAT(fault(o), HasSubstr("--prefill cached needs --backend timed"));
+}
+
+RunningPair emulated_pair() {
+  RunningPair pair;
+  pair.prefill.role = "kv_producer";
+  pair.decode.role = "kv_consumer";
+  for (auto* info : {&pair.prefill, &pair.decode}) {
+    info->mode = "push";
+    info->emulated =
+        "emulated: profile qwen3-32b-tp8-h200 (Qwen/Qwen3-32B, bfloat16, one rank of TP 8), KV "
+        "bytes / 32, prefill computed, transfer style baton, link 1331250000 bytes/s";
+  }
+  pair.prefill.engine_id = "prefill-engine-001";
+  pair.prefill.handover_host = "10.0.0.1";
+  pair.prefill.handover_port = 5600;
+  return pair;
+}
+
+std::string contradiction(const RunningPair& pair, std::string_view mode, const SweepOptions& o) {
+  const Status fits = check_running_pair(pair, *find_mode(mode), o);
+  return fits ? "" : fits.error().message;
+}
+
+TEST(RunningPair, says_what_it_is_and_what_it_was_told_must_agree) {
+  SweepOptions o;
+  const RunningPair pair = emulated_pair();
+  EXPECT_EQ(contradiction(pair, "push", o), "");
+  o.prefill_tp_size = o.prefill_pp_size = 1;
+  o.prefill_engine_id = "prefill-engine-001";
+  o.prefill_kv_host = "10.0.0.1";
+  o.prefill_side_channel_port = 5600;
+  EXPECT_EQ(contradiction(pair, "push", o), "") << "right values are taken";
+  o.prefill_tp_size = 8;
+  EXPECT_THAT(contradiction(pair, "push", o),
+              AllOf(HasSubstr("--prefill-tp-size 8, and prefill says 1"), HasSubstr("TP 8")));
+  o = {};
+  o.prefill_pp_size = 2;
+  EXPECT_THAT(contradiction(pair, "push", o), HasSubstr("--prefill-pp-size 2, and prefill says 1"));
+  o = {};
+  o.prefill_side_channel_port = 5601;
+  o.prefill_engine_id = "p";
+  o.prefill_kv_host = "10.0.0.9";
+  EXPECT_EQ(contradiction(pair, "push", o),
+            "--prefill-side-channel-port 5601, and prefill says 5600\n"
+            "--prefill-engine-id p, and prefill says prefill-engine-001\n"
+            "--prefill-kv-host 10.0.0.9, and prefill says 10.0.0.1");
+}
+
+TEST(RunningPair, no_result_gets_a_name_that_the_servers_do_not_bear) {
+  SweepOptions o;
+  RunningPair pair = emulated_pair();
+  EXPECT_EQ(contradiction(pair, "pull", o),
+            "mode pull (pull), and prefill says push\nmode pull (pull), and decode says push");
+  EXPECT_THAT(contradiction(pair, "published-push", o),
+              HasSubstr("transfer style published, and prefill says baton"));
+  o.profile = "deepseek-v3-tp8-h200";
+  EXPECT_THAT(contradiction(pair, "push", o),
+              HasSubstr("--profile deepseek-v3-tp8-h200, and decode says qwen3-32b-tp8-h200"));
+  o = {};
+  o.prefill = "cached";
+  EXPECT_THAT(contradiction(pair, "push", o), HasSubstr("--prefill cached, and decode says comp"));
+  o = {};
+  o.backend = "cpu";
+  EXPECT_THAT(contradiction(pair, "push", o),
+              HasSubstr("--backend cpu, and prefill says emulated"));
+  o = {};
+  pair.decode.emulated.clear();
+  EXPECT_EQ(contradiction(pair, "push", o),
+            "--backend timed, and decode says that it computes itself");
+  std::swap(pair.prefill, pair.decode);
+  EXPECT_THAT(contradiction(pair, "push", o),
+              AllOf(HasSubstr("it says kv_consumer"), HasSubstr("it says kv_producer")));
+}
+
+TEST(RunningPair, says_what_nobody_said) {
+  SweepOptions o;
+  RunningPair pair = emulated_pair();
+  pair.prefill.emulated = "emulated: profile deepseek-v3-tp8-h200 (x), prefill cached, link 1";
+  EXPECT_EQ(adopt(pair, o).backend, "timed");
+  EXPECT_EQ(adopt(pair, o).profile, "deepseek-v3-tp8-h200");
+  EXPECT_EQ(adopt(pair, o).prefill, "cached");
+  o.given = {true, true, true};
+  EXPECT_EQ(adopt(pair, o).profile, "qwen3-32b-tp8-h200") << "so that the difference is named";
+  EXPECT_EQ(adopt(pair, o).prefill, "computed");
+  pair.prefill.emulated.clear();
+  EXPECT_EQ(adopt(pair, o).backend, "timed");
+  o.given = {};
+  EXPECT_EQ(adopt(pair, o).backend, "cpu");
+}
+
+TEST(RunningPair, is_named_where_values_are_to_be_compared) {
+  SweepOptions o = small();
+  o.prefill_tp_size = 8;
+  EXPECT_THAT(fault(o), HasSubstr("--prefill-url and --decode-url"));
+}
+
+TEST(RunningPair, that_does_not_answer_is_named) {
+  SweepOptions o;
+  o.prefill_url = "http://127.0.0.1:1/";
+  o.decode_url = "http://127.0.0.1:1";
+  const auto asked = ask_running_pair(o);
+  ASSERT_FALSE(asked);
+  EXPECT_EQ(asked.error().code, Errc::kUnavailable);
+  EXPECT_THAT(asked.error().message, HasSubstr("--prefill-url http://127.0.0.1:1: "));
 }
 
 TEST(SweepModes, differ_in_connector_loop_and_style_alone) {

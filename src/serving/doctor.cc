@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "http/client.h"
 #include "serving/answers.h"
+#include "serving/json.h"
 
 namespace baton::serving {
 namespace {
@@ -47,21 +48,50 @@ std::optional<InstanceInfo> ask(const std::string& side, const std::string& url,
   return std::move(*info);
 }
 
-void ask_router(const DoctorOptions& options, Duration timeout, Checks& out) {
+// True once it is ready.
+bool ask_router(const DoctorOptions& options, Duration timeout, Checks& out) {
   const std::string name = "router";
   const auto answer = http::fetch(call_of(options.router, "/health", timeout));
   if (!answer) {
     out.push_back(failure(name, answer.error().message, "is `baton route` started there?"));
-    return;
+    return false;
   }
   if (answer->status != 200) {
-    out.push_back(failure(name,
-                          fmt::format("answers {}: {}", answer->status,
-                                      parse_error_body(answer->status, answer->body).message),
-                          "its --prefill and --decode must be URLs that it can reach itself"));
-    return;
+    out.push_back(
+        failure(name,
+                fmt::format("answers {}: {}", answer->status,
+                            parse_error_body(answer->status, answer->body).message),
+                "its --prefill and --decode must be URLs that it can reach itself and "
+                "whose /health is 200, its --mode (if given) that of their kv_connector"));
+    return false;
   }
   out.push_back(ok(name, options.router + " is ready"));
+  return true;
+}
+
+// What it lists at /v1/models. Bounded as what instances say.
+Result<std::vector<std::string>> router_models(const DoctorOptions& options, Duration timeout) {
+  const auto answer = http::fetch(call_of(options.router, "/v1/models", timeout));
+  if (!answer) return tl::unexpected<Error>(answer.error());
+  const Result<Json> body = parse_json(answer->body);
+  const Json* data = body && body->is_object() ? find(*body, "data") : nullptr;
+  if (answer->status != 200 || data == nullptr || !data->is_array()) {
+    return fail(Errc::kUnavailable,
+                fmt::format("GET /v1/models answers {} without a list", answer->status));
+  }
+  std::vector<std::string> names;
+  for (const Json& one : *data) {
+    if (names.size() == kInfoListMax) break;
+    if (one.is_object()) names.push_back(text_or(one, "id", ""));
+  }
+  return names;
+}
+
+Check compare_router(const DoctorOptions& options, const InstanceInfo& prefill,
+                     const InstanceInfo& decode, Duration timeout) {
+  const auto listed = router_models(options, timeout);
+  if (listed) return check_router_models(*listed, prefill, decode);
+  return failure("router's models", listed.error().message, "is it a `baton route`?");
 }
 
 void append(Checks& out, Checks more) {
@@ -79,9 +109,14 @@ std::vector<Check> diagnose(const DoctorOptions& options) {
   if (decode) append(out, check_instance(*decode, false));
   if (prefill && decode) {
     append(out, check_pair(*prefill, *decode));
+    if (!options.model.empty()) out.push_back(check_model(options.model, *prefill, *decode));
     append(out, probe_side_channel(*prefill, options.prefill, *decode, options.security, timeout));
   }
-  if (!options.router.empty()) ask_router(options, timeout, out);
+  if (options.router.empty()) return out;
+  const bool is_ready = ask_router(options, timeout, out);
+  if (is_ready && prefill && decode) {
+    out.push_back(compare_router(options, *prefill, *decode, timeout));
+  }
   return out;
 }
 

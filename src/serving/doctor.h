@@ -16,6 +16,7 @@ namespace baton::serving {
 struct DoctorOptions {
   std::string prefill, decode;  // base URLs
   std::string router;           // "": none
+  std::string model;            // the name that clients ask for; "": any that both serve
   double timeout = 5;           // seconds, for each step
   bool json = false;
   Security security;  // of the side channel, as the instances have it

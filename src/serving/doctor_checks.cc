@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/nearest.h"
 #include "base/printable.h"
 #include "serving/json.h"
 #include "serving/process.h"
@@ -97,12 +98,19 @@ void check_room(const std::string& side, const InstanceInfo& info, Checks& out) 
   }
 }
 
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string names_of(const InstanceInfo& p, const InstanceInfo& d) {
+  return both(fmt::format("{}", fmt::join(p.models, " ")),
+              fmt::format("{}", fmt::join(d.models, " ")));
+}
+
 void check_models(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
-  const bool common = std::any_of(p.models.begin(), p.models.end(), [&d](const std::string& name) {
-    return std::find(d.models.begin(), d.models.end(), name) != d.models.end();
-  });
-  const std::string found =
-      fmt::format("prefill {}, decode {}", fmt::join(p.models, " "), fmt::join(d.models, " "));
+  const bool common = std::any_of(p.models.begin(), p.models.end(),
+                                  [&d](const std::string& name) { return has(d.models, name); });
+  const std::string found = names_of(p, d);
   out.push_back(common ? ok("model names", found)
                        : failure("model names", found,
                                  "give both the same --served-model-name: a router asks both legs "
@@ -115,6 +123,12 @@ void check_models(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
   } else {
     out.push_back(ok("kernels", p.kernel_family));
   }
+}
+
+void check_ranks(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
+  must_equal(out, "TP size", p.tp_size, d.tp_size,
+             "give both the same --tensor-parallel-size: D waits for a word of each rank of P");
+  must_equal(out, "PP size", p.pp_size, d.pp_size, "give both the same number of pipeline stages");
 }
 
 void check_geometry(const InstanceInfo& p, const InstanceInfo& d, Checks& out) {
@@ -260,11 +274,42 @@ std::vector<Check> check_pair(const InstanceInfo& prefill, const InstanceInfo& d
   }
   check_protocol(prefill, decode, out);
   check_models(prefill, decode, out);
+  check_ranks(prefill, decode, out);
   check_geometry(prefill, decode, out);
   check_fabric(prefill, decode, out);
   check_path(prefill, decode, out);
   check_security(prefill, decode, out);
   return out;
+}
+
+Check check_model(const std::string& model, const InstanceInfo& prefill,
+                  const InstanceInfo& decode) {
+  constexpr char kName[] = "model asked for";
+  if (has(prefill.models, model) && has(decode.models, model)) return ok(kName, model);
+  const std::string nearest = nearest_word(model, decode.models);
+  return failure(kName,
+                 fmt::format("{} is not served by {}: {}", model,
+                             has(prefill.models, model)  ? "decode"
+                             : has(decode.models, model) ? "prefill"
+                                                         : "either",
+                             names_of(prefill, decode)),
+                 fmt::format("clients get 404 `does not exist`: --served-model-name {} on both, or "
+                             "ask for {}",
+                             model, nearest.empty() ? "one that both serve" : nearest));
+}
+
+Check check_router_models(const std::vector<std::string>& listed, const InstanceInfo& prefill,
+                          const InstanceInfo& decode) {
+  constexpr char kName[] = "router's models";
+  const std::string found = fmt::format("router {}", fmt::join(listed, " "));
+  for (const std::string& name : prefill.models) {
+    if (!has(decode.models, name) || has(listed, name)) continue;
+    return failure(kName,
+                   fmt::format("{}, and not {} ({})", listed.empty() ? "router (none)" : found,
+                               name, names_of(prefill, decode)),
+                   "it routes other instances: give it this pair with --prefill and --decode");
+  }
+  return ok(kName, found);
 }
 
 std::string checks_text(std::span<const Check> checks) {

@@ -37,6 +37,14 @@ std::vector<Check> check_instance(const InstanceInfo& info, bool is_prefill);
 // Whether the two fit together.
 std::vector<Check> check_pair(const InstanceInfo& prefill, const InstanceInfo& decode);
 
+// Whether both serve the name that clients ask for. Servers answer 404 `does not exist` otherwise.
+Check check_model(const std::string& model, const InstanceInfo& prefill,
+                  const InstanceInfo& decode);
+
+// Whether the router is this pair's: it lists a name exactly if a P and a D of its serve it.
+Check check_router_models(const std::vector<std::string>& listed, const InstanceInfo& prefill,
+                          const InstanceInfo& decode);
+
 // Lines for people, or a JSON object {"ok": ..., "checks": [...]}.
 std::string checks_text(std::span<const Check> checks);
 std::string checks_json(std::span<const Check> checks);

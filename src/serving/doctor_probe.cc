@@ -185,9 +185,12 @@ Check reach(const PeerAddress& peer, Duration timeout) {
   const std::string trouble = connect_to(peer.host, peer.port, timeout);
   const std::string where = fmt::format("{}:{}", peer.host, peer.port);
   if (trouble.empty()) return ok(kConnect, where + " takes connections");
-  return failure(kConnect, fmt::format("{}: {}", where, trouble),
-                 "kv_ip and kv_port in prefill's --kv-transfer-config must be an address that "
-                 "decode reaches; this was tried from here");
+  return failure(
+      kConnect, fmt::format("{}: {}", where, trouble),
+      fmt::format("kv_ip and kv_port in prefill's --kv-transfer-config must be an address "
+                  "that decode reaches, and a firewall or security group between the "
+                  "hosts must let TCP port {} through; this was tried from here",
+                  peer.port));
 }
 
 // With an agent in D's place: whether D's list lets it go there, and what P says to it.

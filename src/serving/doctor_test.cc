@@ -111,6 +111,8 @@ const Fault kFaults[] = {
      [](Pair& x) { x.d.kernel_family = "amx"; }},
     {"block size", Verdict::kFail, "prefill 16, decode 32", [](Pair& x) { x.d.block_size = 32; }},
     {"KV dtype", Verdict::kFail, "float32", [](Pair& x) { x.d.kv.dtype = "float32"; }},
+    {"TP size", Verdict::kFail, "prefill 1, decode 8", [](Pair& x) { x.d.tp_size = 8; }},
+    {"PP size", Verdict::kFail, "prefill 2, decode 1", [](Pair& x) { x.p.pp_size = 2; }},
     {"layers", Verdict::kFail, "prefill 4, decode 5", [](Pair& x) { x.d.kv.num_layers = 5; }},
     {"KV heads", Verdict::kFail, "decode 2", [](Pair& x) { x.d.kv.num_kv_heads = 2; }},
     {"head size", Verdict::kFail, "decode 128", [](Pair& x) { x.d.kv.head_dim = 128; }},
@@ -194,10 +196,76 @@ TEST(Doctor, TriesTheSideChannel) {
   ASSERT_NE(named(checks, "side channel"), nullptr);
   EXPECT_EQ(named(checks, "side channel")->verdict, Verdict::kFail);
   EXPECT_THAT(named(checks, "side channel")->found, ::testing::HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(named(checks, "side channel")->remedy, ::testing::HasSubstr("TCP port 1 through"));
 
   checks = run(silent.port());
   EXPECT_EQ(named(checks, "side channel")->verdict, Verdict::kOk);
   EXPECT_EQ(named(checks, "handshake")->verdict, Verdict::kWarning) << "another host's shm";
+}
+
+TEST(Doctor, SaysWhoDoesNotServeTheModelThatClientsAskFor) {
+  Pair pair;
+  EXPECT_EQ(check_model("tiny", pair.p, pair.d).verdict, Verdict::kOk);
+  const Check neither = check_model("tinny", pair.p, pair.d);
+  EXPECT_EQ(neither.verdict, Verdict::kFail);
+  EXPECT_EQ(neither.found, "tinny is not served by either: prefill tiny, decode tiny");
+  EXPECT_THAT(neither.remedy, ::testing::AllOf(::testing::HasSubstr("--served-model-name tinny"),
+                                               ::testing::HasSubstr("ask for tiny")));
+  pair.p.models.emplace_back("Qwen");
+  EXPECT_THAT(check_model("Qwen", pair.p, pair.d).found,
+              ::testing::HasSubstr("not served by decode: prefill tiny Qwen, decode tiny"));
+  std::swap(pair.p.models, pair.d.models);
+  EXPECT_THAT(check_model("Qwen", pair.p, pair.d).found,
+              ::testing::HasSubstr("not served by prefill"));
+}
+
+TEST(Doctor, ARouterOfOtherInstancesIsFoundByItsModels) {
+  Pair pair;
+  EXPECT_EQ(check_router_models({"other", "tiny"}, pair.p, pair.d).verdict, Verdict::kOk);
+  const Check other = check_router_models({"other"}, pair.p, pair.d);
+  EXPECT_EQ(other.verdict, Verdict::kFail);
+  EXPECT_EQ(other.found, "router other, and not tiny (prefill tiny, decode tiny)");
+  EXPECT_NE(other.remedy, "");
+  EXPECT_THAT(check_router_models({}, pair.p, pair.d).found, ::testing::HasSubstr("(none)"));
+  pair.d.models = {"other"};  // a pair without a common name is another check's
+  EXPECT_EQ(check_router_models({}, pair.p, pair.d).verdict, Verdict::kOk);
+}
+
+// A router that says 503 is told with its own words and what to look at.
+TEST(Doctor, ARouterThatIsNotReadyIsToldWithItsReason) {
+  FakeInstance p("p0", "kv_producer"), d("d0", "kv_consumer");
+  p.change([](InstanceInfo& info) { info = healthy("p0", "kv_producer"); });
+  d.change([](InstanceInfo& info) { info = healthy("d0", "kv_consumer"); });
+  http::ServerOptions options;
+  options.port = 0;
+  std::string models = R"({"data":[{"id":"other"}]})";
+  int status = 503;
+  const auto router = http::Server::start(
+      std::move(options),
+      [&](const http::Request& request, const std::shared_ptr<http::ResponseWriter>& writer) {
+        if (request.path == "/v1/models") return writer->respond(200, "application/json", models);
+        writer->respond(status, "application/json",
+                        R"({"error":{"message":"no decode instance is ready: its mode is pull"}})");
+      });
+  ASSERT_TRUE(router);
+  DoctorOptions asked;
+  asked.prefill = p.url();
+  asked.decode = d.url();
+  asked.router = "http://127.0.0.1:" + std::to_string((*router)->port());
+  asked.timeout = 2;
+  std::vector<Check> checks = diagnose(asked);
+  ASSERT_NE(named(checks, "router"), nullptr);
+  EXPECT_THAT(named(checks, "router")->found, ::testing::HasSubstr("no decode instance is ready"));
+  EXPECT_THAT(named(checks, "router")->remedy, ::testing::HasSubstr("--mode"));
+  EXPECT_EQ(named(checks, "router's models"), nullptr) << "it lists none while it is not ready";
+  status = 200;
+  asked.model = "Qwen";
+  checks = diagnose(asked);
+  ASSERT_NE(named(checks, "router's models"), nullptr);
+  EXPECT_EQ(named(checks, "router's models")->verdict, Verdict::kFail);
+  ASSERT_NE(named(checks, "model asked for"), nullptr);
+  EXPECT_EQ(named(checks, "model asked for")->verdict, Verdict::kFail);
+  (*router)->stop(Duration::zero());
 }
 
 TEST(Doctor, SaysWhenDecodeMayNotConnectToPrefill) {

@@ -192,7 +192,7 @@ void read_all(const Json& object, KvTransferConfig& out, Problems& problems) {
   if (device && *device != "cpu") {
     problems.push_back(fmt::format(
         "kv_buffer_device {}: this engine computes on the CPU and keeps KV in host memory; known "
-        "is cpu",
+        "is cpu: say that, or leave the key out",
         *device));
   }
   constexpr std::uint64_t kRanks = 65535;

@@ -62,8 +62,9 @@ void check_sizes(const ServeOptions& options, engine::EngineOptions& out, Proble
   if (options.tensor_parallel_size != 1) {
     problems.push_back(
         fmt::format("--tensor-parallel-size {} is not offered: this engine computes in one process "
-                    "on the CPU; known is 1",
-                    options.tensor_parallel_size));
+                    "on the CPU{}; known is 1: leave the flag out",
+                    options.tensor_parallel_size,
+                    options.backend == "timed" ? ", and a profile is one rank of its model" : ""));
   }
 }
 
@@ -304,6 +305,10 @@ Exit run_serve(const ServeOptions& options) {
   auto plan = make_plan(options);
   if (!plan) {
     complain("baton serve", plan.error().message);
+    // With the rest: a command line that was written for another server has both kinds of fault.
+    const bool needs_file = options.backend == "cpu" && !options.model.empty();
+    const auto path = needs_file ? find_model(options.model) : Result<std::string>("");
+    if (!path) complain("baton serve", path.error().message);
     return Exit::kUsage;
   }
   if (!plan->timed && options.model.empty()) {
