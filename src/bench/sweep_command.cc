@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "bench/bench_run.h"
 #include "bench/result_file.h"
 #include "bench/sweep_plan.h"
@@ -71,8 +73,10 @@ class Sweep {
 
   Exit run() {
     std::size_t voids = 0;
+    const Time began = now();
     for (std::size_t i = 0; i < points_.size(); ++i) {
-      fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(), minutes(left_from(i)),
+      fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(),
+                 minutes(left_from(i)) * pace(now() - began, left_from(0) - left_from(i)),
                  points_[i].name());
       std::fflush(stdout);
       const Result<std::string> void_reason = run_point(points_[i]);
@@ -93,6 +97,11 @@ class Sweep {
     Duration out = Duration::zero();
     for (std::size_t i = first; i < points_.size(); ++i) out += expected_time(points_[i]);
     return out;
+  }
+
+  // How much longer than expected the points took so far: those of a saturated mode end late.
+  static double pace(Duration spent, Duration expected) {
+    return expected > Duration::zero() ? minutes(spent) / minutes(expected) : 1;
   }
 
   void say_how(const SweepMode& mode) const {
@@ -128,6 +137,8 @@ class Sweep {
     PointInfo info = point_of(load, run);
     info.mode = point.mode;
     info.iteration = point.iteration;
+    info.settings = sweep_settings(options_).dump();
+    info.variant = sweep_variant(options_);
     info.first_token = options_.first_token;
     info.prefill = options_.prefill;
     if (options_.backend == "timed") {
@@ -159,13 +170,19 @@ class Sweep {
 
 }  // namespace
 
-Exit run_sweep(const SweepOptions& options) {
-  const Result<SweepGrid> grid = read_grid(options);
+Exit run_sweep(const SweepOptions& as_told) {
+  const Result<SweepGrid> grid = read_grid(as_told);
   if (!grid) {
     complain(kWho, grid.error().message);
     return Exit::kUsage;
   }
-  Sweep sweep(options, sweep_points(*grid, options));
+  SweepOptions options = as_told;
+  std::vector<SweepPoint> points = sweep_points(*grid, options);
+  for (const SweepPoint& point : points) {
+    options.transfer_records =
+        std::max(options.transfer_records, std::size_t{point.num_prompts} + options.num_warmups);
+  }
+  Sweep sweep(options, std::move(points));
   if (Status skipped = sweep.skip_finished(); !skipped) {
     complain(kWho, skipped.error().message);
     return Exit::kUsage;
