@@ -86,7 +86,7 @@ sweep-small: configure ## the published experiment in small, emulated, every mod
 # prompts; the points that can be computed are a grid of their own. Then the same without what one would blame: the price
 # of a descriptor, the limit of slots, both. And a real model.
 SWEPT := build/sweep
-EMULATED := --point-seconds 9 --allow-void
+EMULATED := --point-seconds 12 --allow-void
 CACHED := $(EMULATED) --prefill cached
 HEAVY := --qps-list 8 --input-lens "4096 16384"
 PAID := engine-loop-pull,engine-loop-pull-merged,published-push,published-push-merged

@@ -14,8 +14,8 @@ namespace {
 using serving::find;
 using serving::Json;
 
-constexpr double kStartSeconds = 4;  // servers up and down again
-constexpr double kTailSeconds = 4;   // the last requests, after the last arrival
+constexpr double kStartSeconds = 2.5;  // servers up and down again, warm-up
+constexpr double kTailSeconds = 1.5;   // the last requests, after the last arrival
 
 // Points differ in it, modes do not.
 std::uint64_t seed_of(const SweepPoint& point, std::uint64_t seed) {
