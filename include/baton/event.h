@@ -73,8 +73,11 @@ struct Event {
   std::uint64_t bytes_planned = 0;
   std::uint32_t writes = 0;           // P: writes posted; D: immediates counted; pull, D: reads
   std::uint32_t blocks_verified = 0;  // verification on: blocks whose hash agreed
-  std::string peer;                   // the other side's engine id, if known
-  std::string fabric;                 // what carries bytes between the two, once it is known
+  // Whoever posts (push: P, pull: D): stretches of neighbouring memory on both sides, the fewest
+  // writes that would do. 0 at the other side.
+  std::uint32_t runs = 0;
+  std::string peer;    // the other side's engine id, if known
+  std::string fabric;  // what carries bytes between the two, once it is known
   Timeline times;
 };
 

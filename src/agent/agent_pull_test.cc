@@ -38,6 +38,8 @@ class AgentPullTest : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(p_end.outcome, Outcome::kDone) << p_end.text;
     EXPECT_EQ(d_end.bytes, p_end.bytes);
     EXPECT_GT(d_end.writes, 0U);
+    EXPECT_GT(d_end.runs, 0U);
+    EXPECT_LE(d_end.runs, d_end.writes);
     EXPECT_EQ(d_end.fabric, GetParam());
     EXPECT_EQ(d_end.first_token, static_cast<TokenId>(seed));
     EXPECT_EQ(d_->difference(seed, first_block, d_->registered_blocks(transfer)), "");

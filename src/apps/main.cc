@@ -63,6 +63,13 @@ constexpr char kServeModelHelp[] =
     "--backend\n"
     "timed the profile, or with --profile a name for the API";
 
+void add_transfer_records(CLI::App& app, std::size_t& records) {
+  app.add_option("--transfer-records", records,
+                 "hand-overs that GET /debug/transfers has, the latest ones")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 20))
+      ->capture_default_str();
+}
+
 // Of an instance that computes nothing.
 void add_timed_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--backend", options.backend,
@@ -82,6 +89,9 @@ void add_timed_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--link-rate", options.link_rate,
                  "timed: bytes a second that this instance sends, after scaling; default: the\n"
                  "profile's, divided by the scale");
+  app.add_option("--posting-cost", options.posting_cost,
+                 "timed: microseconds a descriptor, paid by the published styles and by\n"
+                 "--pull-loop engine; default: the profile's; 0 shows what remains without it");
 }
 
 // Flags that `up` hands on to both instances, word for word.
@@ -166,6 +176,7 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
       ->add_option("--drain-timeout", options.drain_timeout,
                    "seconds that running requests may take after SIGTERM")
       ->capture_default_str();
+  add_transfer_records(*serve, options.transfer_records);
   add_announce(*serve, options.announce_fd);
   return serve;
 }
@@ -208,6 +219,7 @@ CLI::App* add_route(CLI::App& app, RouteOptions& options) {
       ->add_option("--drain-timeout", options.drain_timeout,
                    "seconds that running requests may take after SIGTERM")
       ->capture_default_str();
+  add_transfer_records(*route, options.transfer_records);
   add_announce(*route, options.announce_fd);
   return route;
 }

@@ -121,6 +121,15 @@ Json link_share(const BenchRun& run) {
   return seconds > 0 ? Json(*run.counters.link_busy / seconds) : Json(nullptr);
 }
 
+// What an emulation cost this machine: where the first ones are small, the figures are the
+// profile's.
+Json emulation_json(const PointInfo& point, const Counters& c) {
+  if (!point.emulated) return nullptr;
+  return {{"overrun_s", or_null(c.overrun_time)}, {"late_s", or_null(c.late_time)},
+          {"link_lost_s", or_null(c.link_lost)},  {"step_s", or_null(c.step_time)},
+          {"fill_s", or_null(c.fill_time)},       {"check_s", or_null(c.check_time)}};
+}
+
 void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
   std::vector<Interval> slots;
   for (const Handover* h : handovers(run)) {
@@ -147,6 +156,7 @@ void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
       {"decode_busy_share", busy_share(
                                 run, [](const Handover& h) { return h.decode.first_step; },
                                 [](const Handover& h) { return h.decode.last_token; })}};
+  out["emulation"] = emulation_json(point, run.counters);
   out["machine"] = {{"cpu_busy_share", or_null(run.cpu_busy_share)}};
 }
 
@@ -233,7 +243,9 @@ Json goodput_json(const BenchRun& run) {
 
 // Stands on every figure that is made of it.
 std::string emulated_label(const PointInfo& point, double scale) {
-  return point.emulated ? fmt::format("emulated: {}, bytes / {:g}", point.profile, scale) : "";
+  if (!point.emulated) return "";
+  return fmt::format("emulated: {}, bytes / {:g}{}{}", point.profile, scale,
+                     point.variant.empty() ? "" : ", ", point.variant);
 }
 
 void add_lateness(const BenchRun& run, Json& out) {
@@ -285,6 +297,8 @@ Json baton_key(const PointInfo& point, const BenchOptions& options, const BenchR
               {"profile", text_or_null(point.profile)},
               {"scale", scale},
               {"label", emulated_label(point, scale)},
+              {"settings", point.settings.empty() ? Json(nullptr) : Json::parse(point.settings)},
+              {"variant", text_or_null(point.variant)},
               {"void", text_or_null(point.void_reason)}};
   out["second_token_ms"] = shape_with_spread(run.metrics.second_token);
   out["goodput"] = goodput_json(run);

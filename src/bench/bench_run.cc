@@ -93,6 +93,32 @@ Result<LoadTarget> find_target(const BenchOptions& options, const Served& served
   return target;
 }
 
+// The first hand-over between two instances connects them and makes the peer's pages present.
+Status warm_up(const BenchOptions& options, const LoadTarget& target) {
+  if (options.num_warmups == 0) return {};
+  constexpr std::uint32_t kAnswerTokens = 4;
+  BenchOptions few = options;
+  few.num_prompts = options.num_warmups;
+  few.max_concurrency = 1;
+  few.request_rate = std::numeric_limits<double>::infinity();
+  few.seed = ~options.seed;  // other prompts than the load's: none of those may be cached
+  few.request_id_prefix = "warmup-";
+  few.disable_tqdm = true;
+  auto plan = make_plan(few);
+  if (!plan) return tl::unexpected<Error>(plan.error());
+  for (PlannedRequest& request : *plan) {
+    request.at = Duration::zero();
+    request.output_len = std::min(request.output_len, kAnswerTokens);
+  }
+  for (const RequestResult& result : run_load(*plan, few, target).results) {
+    if (!result.ok) {
+      return fail(Errc::kUnavailable,
+                  fmt::format("--num-warmups: {}: {}", result.cause, result.error));
+    }
+  }
+  return {};
+}
+
 std::string date_now() {
   const std::time_t at = std::time(nullptr);
   return fmt::format("{:%Y%m%d-%H%M%S}", fmt::localtime(at));
@@ -119,6 +145,7 @@ Result<BenchRun> run_bench(const BenchOptions& options) {
   if (!served) return tl::unexpected<Error>(served.error());
   const Result<LoadTarget> target = find_target(options, *served);
   if (!target) return tl::unexpected<Error>(target.error());
+  if (Status warm = warm_up(options, *target); !warm) return tl::unexpected<Error>(warm.error());
 
   BenchRun run;
   run.slo = parse_goodput(options.goodput).value();

@@ -16,6 +16,8 @@ constexpr std::pair<std::string_view, Field> kFields[] = {
     {"baton_emulated_late_seconds_total", &Counters::late_time},
     {"baton_link_busy_seconds_total", &Counters::link_busy},
     {"baton_link_lost_seconds_total", &Counters::link_lost},
+    {"baton_emulated_fill_seconds_total", &Counters::fill_time},
+    {"baton_emulated_check_seconds_total", &Counters::check_time},
     {"baton_emulated_kv_faults_total", &Counters::kv_faults},
 };
 constexpr std::string_view kInfo = "baton_emulation_info";

@@ -12,7 +12,8 @@ struct Counters {
   std::string profile;                     // "" unless it is emulated
   std::optional<double> scale, link_rate;  // bytes are divided by; bytes a second, after scaling
   // Since the instance began; seconds but for the last one.
-  std::optional<double> step_time, overrun_time, late_time, link_busy, link_lost, kv_faults;
+  std::optional<double> step_time, overrun_time, late_time, link_busy, link_lost, fill_time,
+      check_time, kv_faults;
 };
 
 Counters parse_counters(std::string_view metrics_page);

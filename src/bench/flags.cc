@@ -47,6 +47,9 @@ void add_dataset(CLI::App& app, BenchOptions& o) {
       ->capture_default_str();
   app.add_option("--num-prompts", o.num_prompts, "requests; of a trace: the first so many")
       ->capture_default_str();
+  app.add_option("--num-warmups", o.num_warmups,
+                 "requests before the load, one after another, that do not count")
+      ->capture_default_str();
   app.add_option("--seed", o.seed, "of tokens, lengths and arrivals")->capture_default_str();
 }
 
@@ -99,6 +102,8 @@ void add_grid(CLI::App& app, SweepOptions& o) {
       ->capture_default_str();
   app.add_option("--min-prompts", o.min_prompts, "of a point, whatever its rate")
       ->capture_default_str();
+  app.add_option("--num-warmups", o.num_warmups, "requests before each point that do not count")
+      ->capture_default_str();
   app.add_option("--seed", o.seed, "every mode gets the same requests")->capture_default_str();
   app.add_option("--goodput", o.goodput, "a service level, ms: ttft:200 tpot:10");
   app.add_option("--request-timeout", o.request_timeout, "seconds, for each")
@@ -124,6 +129,9 @@ void add_servers(CLI::App& app, SweepOptions& o) {
       ->capture_default_str();
   app.add_option("--max-num-seqs", o.max_num_seqs, "slots of each instance; 0: no limit")
       ->capture_default_str();
+  app.add_option("--posting-cost", o.posting_cost,
+                 "of timed: microseconds a descriptor, in the modes that pay it; default: the\n"
+                 "profile's");
   app.add_option("--serve-flag", o.serve_flags,
                  "a word for `baton serve` of every instance; again for the next: \n"
                  "--serve-flag=--threads --serve-flag=1");

@@ -35,6 +35,7 @@ struct BenchOptions {
   double trace_length_scale = 1;        // 0.5: half the tokens, rounded up
 
   std::uint32_t num_prompts = 1000;
+  std::uint32_t num_warmups = 0;  // before them, one after another; nothing of them counts
   double request_rate = std::numeric_limits<double>::infinity();  // a second; inf: all at once
   double burstiness = 1;  // shape of the gamma gaps; 1: Poisson; inf: constant
   std::optional<std::uint32_t> max_concurrency;

@@ -56,6 +56,12 @@ void read_router(const Times& times, Handover& out) {
   out.router.ended = times.at("ended");
 }
 
+// In pull D alone knows it: D reads.
+void read_fabric(const Json& record, Handover& out) {
+  const std::string fabric = serving::text_or(record, "fabric", "");
+  if (!fabric.empty()) out.fabric = fabric;
+}
+
 void read_prefill(const Json& record, const Times& times, Handover& out) {
   out.has_prefill = true;
   out.prefill.submitted = times.at("submitted");
@@ -70,7 +76,7 @@ void read_prefill(const Json& record, const Times& times, Handover& out) {
   out.prefill.told = times.at("told");
   out.prefill.ended = times.at("ended");
   out.prefill.bytes = serving::uint_or(record, "bytes", 0);
-  out.fabric = serving::text_or(record, "fabric", out.fabric);
+  read_fabric(record, out);
   out.writes = std::max(out.writes, serving::uint_or(record, "writes", 0));
   out.runs = std::max(out.runs, serving::uint_or(record, "runs", 0));
 }
@@ -93,6 +99,7 @@ void read_decode(const Json& record, const Times& times, Handover& out) {
   out.decode.bytes_planned = serving::uint_or(record, "bytes_planned", 0);
   out.decode.prompt_tokens = serving::uint_or(record, "prompt_tokens", 0);
   out.decode.blocks = serving::uint_or(record, "blocks", 0);
+  read_fabric(record, out);
   out.outcome = serving::text_or(record, "outcome", "");
   out.writes = std::max(out.writes, serving::uint_or(record, "writes", 0));
   out.runs = std::max(out.runs, serving::uint_or(record, "runs", 0));

@@ -128,8 +128,10 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
   if (run.metrics.completed == 0) return "no request was answered";
   const MovedBytes bytes = moved_bytes(run);
   if (bytes.missing > 0) {
-    return fmt::format("{} of {} hand-overs have no record: servers remember the latest 1024",
-                       bytes.missing, run.metrics.completed);
+    return fmt::format(
+        "{} of {} hand-overs have no record: more than the servers keep "
+        "(--transfer-records)?",
+        bytes.missing, run.metrics.completed);
   }
   if (bytes.moved && bytes.expected && *bytes.moved != *bytes.expected) {
     return fmt::format("bytes moved {}, and the full prompts have {}", *bytes.moved,

@@ -21,6 +21,10 @@ struct PointInfo {
   bool emulated = false;
   std::string profile;
   std::optional<double> link_rate;  // bytes a second
+  // Of a sweep: every setting that changes a result, a JSON object ("": no sweep); and in words
+  // those that are not the usual ones.
+  std::string settings;
+  std::string variant;
   std::vector<std::string> prefill_flags, decode_flags, route_flags;
   std::string void_reason;  // "": the point counts
 };

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "bench/bench_run.h"
 #include "bench/result_file.h"
 #include "bench/running_pair.h"
@@ -72,8 +74,10 @@ class Sweep {
 
   Exit run() {
     std::size_t voids = 0;
+    const Time began = now();
     for (std::size_t i = 0; i < points_.size(); ++i) {
-      fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(), minutes(left_from(i)),
+      fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(),
+                 minutes(left_from(i)) * pace(now() - began, left_from(0) - left_from(i)),
                  points_[i].name());
       std::fflush(stdout);
       const Result<std::string> void_reason = run_point(points_[i]);
@@ -94,6 +98,11 @@ class Sweep {
     Duration out = Duration::zero();
     for (std::size_t i = first; i < points_.size(); ++i) out += expected_time(points_[i]);
     return out;
+  }
+
+  // How much longer than expected the points took so far: those of a saturated mode end late.
+  static double pace(Duration spent, Duration expected) {
+    return expected > Duration::zero() ? minutes(spent) / minutes(expected) : 1;
   }
 
   void say_how(const SweepMode& mode) const {
@@ -129,6 +138,8 @@ class Sweep {
     PointInfo info = point_of(load, run);
     info.mode = point.mode;
     info.iteration = point.iteration;
+    info.settings = sweep_settings(options_).dump();
+    info.variant = sweep_variant(options_);
     info.first_token = options_.first_token;
     info.prefill = options_.prefill;
     if (options_.backend == "timed") {
@@ -183,7 +194,12 @@ Exit run_sweep(const SweepOptions& as_given) {
     return Exit::kUsage;
   }
   if (const Exit taken = take_running(*grid, options); taken != Exit::kOk) return taken;
-  Sweep sweep(options, sweep_points(*grid, options));
+  std::vector<SweepPoint> points = sweep_points(*grid, options);
+  for (const SweepPoint& point : points) {
+    options.transfer_records =
+        std::max(options.transfer_records, std::size_t{point.num_prompts} + options.num_warmups);
+  }
+  Sweep sweep(options, std::move(points));
   if (Status skipped = sweep.skip_finished(); !skipped) {
     complain(kWho, skipped.error().message);
     return Exit::kUsage;

@@ -9,14 +9,16 @@ constexpr char kPush[] = "BatonConnector";
 constexpr char kPull[] = "BatonPullConnector";
 
 constexpr SweepMode kModes[] = {
-    // name, local, connector, route --mode, --pull-loop, --transfer-style, timed only
-    {"local", true, "", "", "", "", false},
-    {"engine-loop-pull", false, kPull, "pull", "engine", "published", false},
-    {"threaded-pull", false, kPull, "pull", "threaded", "baton", false},
-    {"published-push", false, kPush, "push", "", "published", true},
-    {"push", false, kPush, "push", "", "baton", false},
+    // name, local, connector, route --mode, --pull-loop, --transfer-style, pays, timed only
+    {"local", true, "", "", "", "", false, false},
+    {"engine-loop-pull", false, kPull, "pull", "engine", "published", true, false},
+    {"engine-loop-pull-merged", false, kPull, "pull", "engine", "published-merged", true, true},
+    {"threaded-pull", false, kPull, "pull", "threaded", "baton", false, false},
+    {"published-push", false, kPush, "push", "", "published", true, true},
+    {"published-push-merged", false, kPush, "push", "", "published-merged", true, true},
+    {"push", false, kPush, "push", "", "baton", false, false},
     // As the servers themselves do it: the name for running ones, and that of the article's files.
-    {"pull", false, kPull, "pull", "", "", false},
+    {"pull", false, kPull, "pull", "", "", false, false},
 };
 constexpr std::string_view kNoLimit = "1024";  // requests; more than any point has open
 
@@ -35,7 +37,11 @@ std::vector<std::string> instance(const SweepMode& mode, const SweepOptions& o) 
   if (o.backend == "timed") {
     add(out, {"--backend", "timed", "--profile", o.profile, "--prefill", o.prefill});
     if (!mode.transfer_style.empty()) add(out, {"--transfer-style", mode.transfer_style});
+    if (mode.pays_posting && o.posting_cost) {
+      add(out, {"--posting-cost", fmt::format("{}", *o.posting_cost)});
+    }
   }
+  add(out, {"--transfer-records", std::to_string(o.transfer_records)});
   out.insert(out.end(), o.serve_flags.begin(), o.serve_flags.end());
   return out;
 }
@@ -86,6 +92,7 @@ std::vector<std::string> route_command(const SweepMode& mode, const SweepOptions
                                        const std::string& decode_url) {
   std::vector<std::string> out = {"route", "--prefill", prefill_url, "--decode", decode_url};
   add(out, {"--host", "127.0.0.1", "--port", "0", "--first-token", options.first_token});
+  add(out, {"--transfer-records", std::to_string(options.transfer_records)});
   // Push is what a router does unless it is told otherwise.
   if (mode.router_mode != "push") add(out, {"--mode", mode.router_mode});
   return out;

@@ -19,7 +19,8 @@ struct SweepMode {
   // Of `baton serve`, both instances; "": not given.
   std::string_view pull_loop;       // --pull-loop
   std::string_view transfer_style;  // --transfer-style, of the timed backend
-  bool needs_timed;                 // the published way is emulated only
+  bool pays_posting;                // the profile's price of a descriptor, or --posting-cost
+  bool needs_timed;                 // this published way is emulated only
 };
 
 std::span<const SweepMode> all_modes();

@@ -67,6 +67,10 @@ Status check_choices(const SweepOptions& o) {
   if (!(o.point_seconds > 0 && o.point_seconds <= 86400)) {
     return bad("--point-seconds", "above 0 and at most 86400", fmt::format("{}", o.point_seconds));
   }
+  if (o.posting_cost && (o.backend != "timed" || !(*o.posting_cost >= 0))) {
+    return bad("--posting-cost", "0 or more microseconds, of --backend timed",
+               fmt::format("{}", *o.posting_cost));
+  }
   const auto slo = parse_goodput(o.goodput);
   return slo ? Status() : tl::unexpected<Error>(slo.error());
 }

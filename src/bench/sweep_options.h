@@ -2,7 +2,9 @@
 // one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,13 +13,16 @@
 namespace baton::bench {
 
 struct SweepOptions {
-  std::string modes = "local,engine-loop-pull,threaded-pull,published-push,push";
+  std::string modes =
+      "local,engine-loop-pull,engine-loop-pull-merged,threaded-pull,published-push,"
+      "published-push-merged,push";
   std::string qps_list = "1 2 4 8";                      // QPS_LIST
   std::string input_lens = "1024 2048 4096 8192 16384";  // INPUT_LENS
   std::string output_lens = "128";                       // OUTPUT_LENS
   std::uint32_t iterations = 1;
   double point_seconds = 30;      // arrivals of a point take so long
   std::uint32_t min_prompts = 8;  // of a point, at least
+  std::uint32_t num_warmups = 2;  // before it, not counted: connections are made, pages are there
   std::string results_dir = "results";
   bool force = false;  // run again what has a result
   // A void point is said and drawn as void, and is no failure of the sweep: for machines that
@@ -32,6 +37,8 @@ struct SweepOptions {
   std::string prefill = "computed";            // computed, cached
   std::string first_token = "decode";          // decode, prefill
   std::uint32_t max_num_seqs = 8;              // 0: no limit
+  std::optional<double> posting_cost;          // microseconds; of the modes that pay it
+  std::size_t transfer_records = 1024;         // that each server keeps
   std::vector<std::string> serve_flags;        // for every instance, as `baton serve` has them
   // Which of the three above were said, and not only left at their defaults. Of running servers the
   // others are what they say themselves.

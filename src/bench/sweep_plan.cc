@@ -1,6 +1,7 @@
 #include "bench/sweep_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -13,8 +14,8 @@ namespace {
 using serving::find;
 using serving::Json;
 
-constexpr double kStartSeconds = 4;  // servers up and down again
-constexpr double kTailSeconds = 4;   // the last requests, after the last arrival
+constexpr double kStartSeconds = 2.5;  // servers up and down again, warm-up
+constexpr double kTailSeconds = 1.5;   // the last requests, after the last arrival
 
 // Points differ in it, modes do not.
 std::uint64_t seed_of(const SweepPoint& point, std::uint64_t seed) {
@@ -78,6 +79,7 @@ BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
   out.random_input_len = point.input_len;
   out.random_output_len = point.output_len;
   out.num_prompts = point.num_prompts;
+  out.num_warmups = options.num_warmups;
   out.request_rate = point.qps;
   out.seed = point.seed;
   out.ignore_eos = true;
@@ -94,6 +96,28 @@ BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
   return out;
 }
 
+Json sweep_settings(const SweepOptions& o) {
+  const bool is_timed = o.backend == "timed";
+  return {{"backend", o.backend},
+          {"model", is_timed ? Json(nullptr) : Json(o.model)},
+          {"profile", is_timed ? Json(o.profile) : Json(nullptr)},
+          {"prefill", o.prefill},
+          {"first_token", o.first_token},
+          {"max_num_seqs", o.max_num_seqs},
+          {"posting_cost_us", o.posting_cost ? Json(*o.posting_cost) : Json(nullptr)},
+          {"num_warmups", o.num_warmups},
+          {"serve_flags", o.serve_flags},
+          {"goodput", o.goodput},
+          {"request_timeout_s", o.request_timeout}};
+}
+
+std::string sweep_variant(const SweepOptions& o) {
+  std::vector<std::string> out;
+  if (o.max_num_seqs == 0) out.emplace_back("no slot limit");
+  if (o.posting_cost) out.push_back(fmt::format("posting cost {:g} us", *o.posting_cost));
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
 Result<Kept> keep_result(std::string_view text, const SweepPoint& point,
                          const SweepOptions& options) {
   const Result<Json> file = serving::parse_json(text);
@@ -101,12 +125,15 @@ Result<Kept> keep_result(std::string_view text, const SweepPoint& point,
   if (baton == nullptr || !baton->is_object() || serving::uint_or(*baton, "schema", 0) != 1) {
     return Kept::kNo;
   }
-  const bool is_timed = options.backend == "timed";
   Status status = same(*baton, "seed", point.seed);
   if (status) status = same(*file, "num_prompts", point.num_prompts);
-  if (status) status = same(*baton, "first_token", options.first_token);
-  if (status) status = same(*baton, "prefill", options.prefill);
-  if (status) status = same(*baton, "profile", is_timed ? Json(options.profile) : Json(nullptr));
+  const Json none = Json::object();
+  const Json* settings = find(*baton, "settings");
+  if (settings == nullptr || !settings->is_object()) settings = &none;
+  const Json wanted = sweep_settings(options);
+  for (auto it = wanted.begin(); status && it != wanted.end(); ++it) {
+    status = same(*settings, it.key(), it.value());
+  }
   if (!status) return tl::unexpected<Error>(status.error());
   return find(*baton, "void") == nullptr ? Kept::kYes : Kept::kNo;
 }

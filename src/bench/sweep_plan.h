@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,10 +34,15 @@ Duration expected_time(const SweepPoint& point);
 BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
                            const std::string& base_url);
 
+// Every setting that changes a result, as each result of a sweep has it.
+nlohmann::ordered_json sweep_settings(const SweepOptions& options);
+// In words, those that are not the article's: "no slot limit, posting cost 0 us"; "": none.
+std::string sweep_variant(const SweepOptions& options);
+
 // What a result file that is there already says.
 enum class Kept : std::uint8_t { kNo, kYes };
 // kNo: there is none, it was not finished, or it is void: run the point. An error: it was made with
-// another seed, number of prompts, first token, kind of prefill or profile, which it names.
+// another seed, number of prompts or setting, which it names.
 Result<Kept> keep_result(std::string_view text, const SweepPoint& point,
                          const SweepOptions& options);
 

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "bench/running_pair.h"
@@ -94,6 +97,13 @@ TEST(Sweep, wrong_values_name_flag_and_value) {
   EXPECT_THAT(with([](auto& o) { o.first_token = "router"; }), HasSubstr("'router'"));
   EXPECT_THAT(with([](auto& o) { o.backend = "cuda"; }), HasSubstr("'cuda'"));
   EXPECT_THAT(with([](auto& o) { o.backend = "cpu"; }), HasSubstr("--model"));
+  EXPECT_THAT(with([](auto& o) { o.posting_cost = -1; }), HasSubstr("--posting-cost"));
+  EXPECT_THAT(with([](auto& o) {
+                o.posting_cost = 0;
+                o.backend = "cpu";
+                o.model = "small.gguf";
+              }),
+              HasSubstr("--posting-cost"));
   EXPECT_THAT(with([](auto& o) { o.iterations = 0; }), HasSubstr("--iterations"));
   EXPECT_THAT(with([](auto& o) { o.router_url = "http://x:1"; }),
               HasSubstr("the one mode of the running servers"));
@@ -234,6 +244,28 @@ TEST(SweepModes, differ_in_connector_loop_and_style_alone) {
               AllOf(Contains("--mode"), Contains("pull"), Contains("decode")));
 }
 
+TEST(SweepModes, merged_ones_differ_from_the_published_in_the_style_alone) {
+  const SweepOptions o = small();
+  for (const char* name : {"engine-loop-pull", "published-push"}) {
+    auto published = decode_command(*find_mode(name), o);
+    std::replace(published.begin(), published.end(), std::string("published"),
+                 std::string("published-merged"));
+    EXPECT_EQ(decode_command(*find_mode(std::string(name) + "-merged"), o), published);
+  }
+}
+
+TEST(SweepModes, a_posting_cost_goes_to_those_that_pay_it) {
+  SweepOptions o = small();
+  for (const SweepMode& mode : all_modes()) {
+    o.posting_cost.reset();
+    EXPECT_THAT(prefill_command(mode, o), Not(Contains("--posting-cost"))) << mode.name;
+    o.posting_cost = 0;
+    const auto with = prefill_command(mode, o);
+    const bool is_published = mode.transfer_style.starts_with("published");
+    EXPECT_EQ(std::count(with.begin(), with.end(), "--posting-cost"), is_published) << mode.name;
+  }
+}
+
 TEST(SweepModes, keep_no_prefixes_and_bound_the_slots) {
   SweepOptions o = small();
   for (const SweepMode& mode : all_modes()) {
@@ -248,9 +280,7 @@ TEST(SweepModes, keep_no_prefixes_and_bound_the_slots) {
 
 std::string result(const SweepPoint& p, const std::string& more) {
   return R"({"num_prompts":)" + std::to_string(p.num_prompts) + R"(,"baton":{"schema":1,"seed":)" +
-         std::to_string(p.seed) +
-         R"(,"first_token":"decode","prefill":"computed","profile":"qwen3-32b-tp8-h200")" + more +
-         "}}";
+         std::to_string(p.seed) + R"(,"settings":)" + sweep_settings(small()).dump() + more + "}}";
 }
 
 TEST(SweepResume, keeps_what_is_finished_and_counts) {
@@ -276,6 +306,41 @@ TEST(SweepResume, refuses_a_result_of_another_sweep_and_says_what_differs) {
   o = small();
   o.profile = "slow-link";
   EXPECT_THAT(keep_result(text, p, o).error().message, HasSubstr("slow-link"));
+}
+
+TEST(SweepResume, refuses_every_setting_that_differs_by_its_name) {
+  const SweepPoint p = points(small())[0];
+  const std::string text = result(p, R"(,"void":null)");
+  const std::pair<const char*, std::function<void(SweepOptions&)>> table[] = {
+      {"backend", [](auto& o) { o.backend = "cpu"; }},
+      {"profile", [](auto& o) { o.profile = "other"; }},
+      {"prefill", [](auto& o) { o.prefill = "cached"; }},
+      {"first_token", [](auto& o) { o.first_token = "prefill"; }},
+      {"max_num_seqs 8, and this sweep has 0", [](auto& o) { o.max_num_seqs = 0; }},
+      {"posting_cost_us null, and this sweep has 0", [](auto& o) { o.posting_cost = 0; }},
+      {"num_warmups", [](auto& o) { o.num_warmups = 0; }},
+      {"serve_flags", [](auto& o) { o.serve_flags = {"--threads", "1"}; }},
+      {"goodput", [](auto& o) { o.goodput = {"ttft:200"}; }},
+      {"request_timeout_s", [](auto& o) { o.request_timeout = 5; }}};
+  for (const auto& [words, change] : table) {
+    SweepOptions o = small();
+    change(o);
+    const auto kept = keep_result(text, p, o);
+    ASSERT_FALSE(kept) << words;
+    EXPECT_THAT(kept.error().message, HasSubstr(words));
+  }
+  std::string other = text;
+  other.replace(other.find(R"("settings":{)"), std::string(R"("settings":{)").size(), R"("old":{)");
+  EXPECT_THAT(keep_result(other, p, small()).error().message, HasSubstr("backend null"))
+      << "of an older version, which did not say";
+}
+
+TEST(SweepVariant, names_what_is_not_the_articles) {
+  SweepOptions o = small();
+  EXPECT_EQ(sweep_variant(o), "");
+  o.max_num_seqs = 0;
+  o.posting_cost = 0;
+  EXPECT_EQ(sweep_variant(o), "no slot limit, posting cost 0 us");
 }
 
 }  // namespace

@@ -419,6 +419,7 @@ Event DecodeSide::Impl::event_for(const Attempt& a, Event::Kind kind, Outcome ou
   event.bytes_planned = a.bytes_planned;
   event.bytes = outcome == Outcome::kDone ? a.bytes_planned : 0;
   event.writes = pull() ? a.reading.posted : a.counted;
+  event.runs = a.reading.runs;
   event.blocks_verified = a.verified;
   event.peer = peers[a.peer].address.engine_id;
   event.times = a.times;

@@ -46,6 +46,8 @@ struct DecodeSide::Impl {
     Outbound through{};
     std::uint32_t in_flight = 0;
     std::uint32_t posted = 0;
+    std::uint32_t runs = 0;
+    layout::Run last;  // posted
     std::uint64_t bytes = 0;
     bool all_posted = false;
     bool taken = false;    // everything has been read, and P was told

@@ -150,6 +150,8 @@ TEST_F(PairTest, CountingFabricsKeepToTheirCredits) {
   const Event done = d_event();
   EXPECT_EQ(done.outcome, Outcome::kDone);
   EXPECT_EQ(done.writes, 8U);
+  EXPECT_EQ(done.runs, 0U) << "D counts what came";
+  EXPECT_EQ(p_event().runs, 8U) << "no two blocks are neighbours";
 }
 
 // ---- I1: cancel, quarantine, fences ----

@@ -61,6 +61,7 @@ struct PrefillSide::Impl {
     std::uint64_t bytes = 0;
     std::uint64_t bytes_planned = 0;
     std::uint32_t writes = 0;
+    std::uint32_t runs = 0;
     Timeline times;
   };
 
@@ -93,6 +94,8 @@ struct PrefillSide::Impl {
     std::uint32_t in_flight = 0;
     std::uint32_t immediates = 0;
     std::uint32_t writes = 0;
+    std::uint32_t runs = 0;
+    layout::Run last;  // posted
     std::uint64_t bytes = 0;
     std::uint64_t bytes_planned = 0;
     std::vector<std::vector<std::uint64_t>> hashes;  // by group, as far as computed

@@ -264,6 +264,7 @@ Event PrefillSide::Impl::event_for(const Transfer& t, Time now) const {
   event.bytes = t.bytes;
   event.bytes_planned = t.bytes_planned;
   event.writes = t.writes;
+  event.runs = t.runs;
   event.peer = t.peer_name;
   event.times = t.times;
   event.times.told = now.time_since_epoch().count();

@@ -182,6 +182,8 @@ PrefillSide::Impl::Step PrefillSide::Impl::post_run(std::uint32_t push, Time now
   }
   const std::uint64_t block_bytes = config.geometry.regions[run.local_region].block_bytes;
   if (run.length > block_bytes) metrics.runs_merged.add(run.length / block_bytes - 1);
+  if (!layout::continues(p.last, run)) ++p.runs;
+  p.last = run;
   p.held.reset();
   return Step::kPosted;
 }
@@ -283,6 +285,7 @@ void PrefillSide::Impl::done(std::uint32_t push, Time now) {
   }
   t.bytes = p.bytes;
   t.writes = p.writes;
+  t.runs = p.runs;
   t.push = kNone;
   t.peer_name = peers[p.peer].id.engine_id;
   t.ending = true;

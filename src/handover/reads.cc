@@ -192,6 +192,8 @@ Turns::Step DecodeSide::Impl::post_read(std::uint32_t index, Time now) {
   if (r.posted++ == 0) a.times.first_write = a.times.last_write;
   r.bytes += op.length;
   r.through = way.outbound;
+  if (!layout::continues(r.last, *r.held)) ++r.runs;
+  r.last = *r.held;
   r.held.reset();
   ++r.in_flight;
   ++reads_in_flight;

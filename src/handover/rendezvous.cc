@@ -343,6 +343,7 @@ void PrefillSide::Impl::stop(std::uint32_t push, Cause cause, std::string text, 
   p.held.reset();
   Transfer& t = transfers[p.transfer];
   t.writes = p.writes;
+  t.runs = p.runs;
   t.bytes = 0;
   t.push = kNone;
   if (p.in_flight == 0) return drained(push, now);

@@ -35,6 +35,13 @@ void CopyPlan::keep_blocks_apart() {
   for (Pair& pair : pairs_) pair.mergeable = false;
 }
 
+bool continues(const Run& before, const Run& next) {
+  return before.length > 0 && before.local_region == next.local_region &&
+         before.remote_region == next.remote_region &&
+         before.local_offset + before.length == next.local_offset &&
+         before.remote_offset + before.length == next.remote_offset;
+}
+
 bool RunCursor::next(const BlockLists& lists, Run& out) {
   BATON_CHECK(plan_ != nullptr && run_bytes_max_ > 0);
   const auto pairs = plan_->pairs();

@@ -26,6 +26,9 @@ struct Run {
   std::uint64_t length = 0;
 };
 
+// `next` begins where `before` ends, on both sides: one write could have carried both.
+bool continues(const Run& before, const Run& next);
+
 class CopyPlan {
  public:
   // Both geometries passed validate(). Errors: kMismatch with field and both values.

@@ -50,6 +50,17 @@ TEST(CopyPlan, ARunStaysWithinTheLargestWrite) {
   EXPECT_EQ(split[1].remote_offset, 4 * 64U + 40U);
 }
 
+TEST(CopyPlan, APieceContinuesARunWhereItIsANeighbourOnBothSides) {
+  const TestPool a = make_pool(1, 16), b = make_pool(1, 16);
+  const CopyPlan plan = CopyPlan::compile(a.geometry, b.geometry).value();
+  const auto cut = expand(plan, {{0, 1, 2, 5}}, {{0, 1, 2, 3}}, 130);
+  ASSERT_EQ(cut.size(), 3U);
+  EXPECT_TRUE(continues(cut[0], cut[1])) << "cut at the largest write";
+  EXPECT_FALSE(continues(cut[1], cut[2])) << "a gap here";
+  EXPECT_FALSE(continues(cut[2], cut[0]));
+  EXPECT_FALSE(continues(Run{}, cut[0])) << "nothing was posted yet";
+}
+
 TEST(CopyPlan, AGapBetweenBlocksIsNeverTouched) {
   const TestPool a = make_pool(1, 16), b = make_pool(1, 16, 64, 32);
   const CopyPlan plan = CopyPlan::compile(a.geometry, b.geometry).value();

@@ -61,6 +61,7 @@ void add_handover(const Event& event, std::uint32_t block_size, Json& out) {
   out["bytes"] = event.bytes;
   out["bytes_planned"] = event.bytes_planned;
   out["writes"] = event.writes;
+  if (event.runs > 0) out["runs"] = event.runs;
   out["blocks"] = (event.range.size() + block_size - 1) / block_size;
   out["blocks_verified"] = event.blocks_verified;
 }

@@ -1,5 +1,7 @@
 #include "serving/instance_metrics.h"
 
+#include <fmt/format.h>
+
 #include "serving/metric_page.h"
 
 namespace baton::serving {
@@ -230,6 +232,7 @@ void add_emulation(const Emulation& emulation, MetricPage& page) {
               {"kv_bytes_scale", std::to_string(emulation.kv_bytes_scale)},
               {"prefill", emulation.prefill},
               {"transfer_style", emulation.transfer_style},
+              {"posting_cost_us", fmt::format("{:g}", emulation.posting_cost_us)},
               {"link_bytes_per_second", std::to_string(emulation.link_bytes_per_second)}});
   const engine::timed::TimedMetrics& m = *emulation.metrics;
   page.counter("baton_emulated_steps_total", "Emulated steps.", of(m.steps));

@@ -61,7 +61,7 @@ std::size_t longest_piece(const model::Tokenizer& tokenizer) {
 class InstanceServerImpl : public InstanceServer {
  public:
   explicit InstanceServerImpl(InstanceServerOptions options)
-      : options_(std::move(options)), created_(unix_seconds()) {}
+      : options_(std::move(options)), created_(unix_seconds()), log_(options_.transfer_records) {}
 
   ~InstanceServerImpl() override {
     if (server_) stop(Duration::zero());

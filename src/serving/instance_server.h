@@ -21,6 +21,7 @@ struct InstanceServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;             // 0: any free one
   std::vector<std::string> model_names;  // at least one; answers carry the first
+  std::size_t transfer_records = 1024;   // that GET /debug/transfers has: the latest
 };
 
 // What requests run on. The pointers must outlive the server.

@@ -68,6 +68,7 @@ Result<RouterOptions> router_options(const RouteOptions& options) {
   // An instance in good health is asked several times before its silence could count.
   out.upstreams.poll_interval =
       std::min(out.upstreams.poll_interval, out.upstreams.peer_timeout / kPollsPerPeerTimeout);
+  out.transfer_records = options.transfer_records;
   checked_seconds("--drain-timeout", options.drain_timeout, problems);
   if (options.transfer_timeout != 0) {
     out.transfer_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(

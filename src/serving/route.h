@@ -1,6 +1,7 @@
 // `baton route`: the router as a process.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct RouteOptions {
   double peer_timeout = 5;
   double drain_timeout = 30;
   double transfer_timeout = 0;  // 0: as each decode instance has it
+  std::size_t transfer_records = 1024;
   int announce_fd = -1;
 };
 

@@ -27,6 +27,7 @@ struct RouterOptions {
   std::optional<std::chrono::milliseconds> transfer_timeout;
   // The longest silence of a stream after that.
   Duration idle_timeout = std::chrono::seconds(120);
+  std::size_t transfer_records = 1024;  // that GET /debug/transfers has: the latest
 };
 
 class Router {

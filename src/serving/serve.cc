@@ -328,6 +328,7 @@ Exit run_serve(const ServeOptions& options) {
   InstanceServerOptions server_options;
   server_options.host = options.host;
   server_options.port = options.port;
+  server_options.transfer_records = options.transfer_records;
   server_options.model_names = options.served_model_names;
   if (server_options.model_names.empty()) {
     server_options.model_names = {options.model.empty() && plan->timed ? plan->timed->profile.name

@@ -1,6 +1,7 @@
 // `baton serve`: one instance as a process, from its flags to its exit code.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,7 +32,8 @@ struct ServeOptions {
   std::uint32_t kv_bytes_scale = 0;
   std::string prefill;
   std::string transfer_style;
-  double link_rate = 0;  // bytes a second
+  double link_rate = 0;                // bytes a second
+  std::optional<double> posting_cost;  // microseconds a descriptor
   bool prefix_caching = true;
   std::uint32_t threads = 0;  // 0: one a core
   std::uint64_t kv_cache_bytes = 0;
@@ -51,6 +53,7 @@ struct ServeOptions {
   double drain_timeout = 30;
   bool verify_blocks = false;
   bool poison_blocks = false;
+  std::size_t transfer_records = 1024;  // that GET /debug/transfers has
   int announce_fd = -1;
 };
 

@@ -27,7 +27,8 @@ void check_unused(const ServeOptions& options, Problems& problems) {
       {"--kv-bytes-scale", options.kv_bytes_scale != 0},
       {"--prefill", !options.prefill.empty()},
       {"--transfer-style", !options.transfer_style.empty()},
-      {"--link-rate", options.link_rate != 0}};
+      {"--link-rate", options.link_rate != 0},
+      {"--posting-cost", options.posting_cost.has_value()}};
   for (const auto& [flag, is_given] : given) {
     if (is_given) problems.push_back(fmt::format("{} is a flag of --backend timed", flag));
   }
@@ -49,6 +50,15 @@ void check_style(const ServeOptions& options, TimedBackend& out, Problems& probl
   }
   problems.push_back(fmt::format("--transfer-style {} is unknown; known are {}, {}, {}",
                                  options.transfer_style, kBaton, kPublished, kPublishedMerged));
+}
+
+void check_posting_cost(const ServeOptions& options, TimedBackend& out, Problems& problems) {
+  constexpr double kCostMost = 1000;
+  constexpr double kMicro = 1e6;
+  out.posting_cost_us = options.posting_cost.value_or(out.profile.published_post_s * kMicro);
+  if (out.posting_cost_us >= 0 && out.posting_cost_us <= kCostMost) return;
+  problems.push_back(fmt::format("--posting-cost must be from 0 to {} microseconds, and is {}",
+                                 kCostMost, out.posting_cost_us));
 }
 
 void check_numbers(const ServeOptions& options, TimedBackend& out, Problems& problems) {
@@ -74,8 +84,10 @@ void check_numbers(const ServeOptions& options, TimedBackend& out, Problems& pro
 
 std::string Emulation::text() const {
   return fmt::format(
-      "emulated: profile {} ({}), KV bytes / {}, prefill {}, transfer style {}, link {} bytes/s",
-      profile, model, kv_bytes_scale, prefill, transfer_style, link_bytes_per_second);
+      "emulated: profile {} ({}), KV bytes / {}, prefill {}, transfer style {}, posting cost {:g} "
+      "us, link {} bytes/s",
+      profile, model, kv_bytes_scale, prefill, transfer_style, posting_cost_us,
+      link_bytes_per_second);
 }
 
 std::string Emulation::json() const {
@@ -84,6 +96,7 @@ std::string Emulation::json() const {
                       {"kv_bytes_scale", kv_bytes_scale},
                       {"prefill", prefill},
                       {"transfer_style", transfer_style},
+                      {"posting_cost_us", posting_cost_us},
                       {"link_bytes_per_second", link_bytes_per_second}});
 }
 
@@ -94,6 +107,7 @@ Emulation TimedBackend::emulation() const {
           .transfer_style = transfer_style,
           .kv_bytes_scale = options.kv_bytes_scale,
           .link_bytes_per_second = link_bytes_per_second,
+          .posting_cost_us = posting_cost_us,
           .metrics = metrics};
 }
 
@@ -121,6 +135,7 @@ std::optional<TimedBackend> timed_backend(const ServeOptions& options, Problems&
   }
   out.profile = std::move(*profile);
   check_numbers(options, out, problems);
+  check_posting_cost(options, out, problems);
   out.metrics = std::make_shared<engine::timed::TimedMetrics>();
   return out;
 }
@@ -149,7 +164,7 @@ void apply(const TimedBackend& backend, const ServeOptions& options, engine::Eng
   if (!published && !engine_loop) return;
   out.agent->merge_runs = backend.transfer_style == kPublishedMerged;
   out.agent->post_cost = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(profile.published_post_s));
+      std::chrono::duration<double, std::micro>(backend.posting_cost_us));
 }
 
 Result<std::unique_ptr<model::Model>> make_timed_model(const TimedBackend& backend) {

@@ -23,6 +23,7 @@ struct Emulation {
   std::string transfer_style;  // "baton", "published" or "published-merged"
   std::uint32_t kv_bytes_scale = 1;
   std::uint64_t link_bytes_per_second = 0;
+  double posting_cost_us = 0;  // a descriptor, where the style or the pull loop pays it
   std::shared_ptr<const engine::timed::TimedMetrics> metrics;
 
   // One line: "emulated: ...".
@@ -36,6 +37,7 @@ struct TimedBackend {
   engine::timed::TimedOptions options;
   std::string transfer_style;
   std::uint64_t link_bytes_per_second = 0;
+  double posting_cost_us = 0;
   std::shared_ptr<engine::timed::TimedMetrics> metrics;
 
   Emulation emulation() const;

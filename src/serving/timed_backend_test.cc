@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 
@@ -72,6 +73,10 @@ TEST_F(TimedBackendTest, OnlyThePublishedStylesPayForPosts) {
   engine = engine_options(options);
   EXPECT_EQ(engine->agent->post_cost, std::chrono::nanoseconds(2400));
   EXPECT_TRUE(engine->agent->merge_runs);
+  options.posting_cost = 0;
+  EXPECT_EQ(engine_options(options)->agent->post_cost, std::chrono::nanoseconds(0));
+  options.posting_cost = 0.5;
+  EXPECT_EQ(engine_options(options)->agent->post_cost, std::chrono::nanoseconds(500));
 }
 
 TEST_F(TimedBackendTest, ItsFlagsAreRefusedWithoutIt) {
@@ -81,8 +86,9 @@ TEST_F(TimedBackendTest, ItsFlagsAreRefusedWithoutIt) {
   options.prefill = "cached";
   options.transfer_style = "published";
   options.link_rate = 1e9;
-  for (const char* flag :
-       {"--profile", "--kv-bytes-scale", "--prefill", "--transfer-style", "--link-rate"}) {
+  options.posting_cost = 0;
+  for (const char* flag : {"--profile", "--kv-bytes-scale", "--prefill", "--transfer-style",
+                           "--link-rate", "--posting-cost"}) {
     EXPECT_THAT(refusal(options), HasSubstr(std::string(flag) + " is a flag of --backend timed"));
   }
   options = ServeOptions();
@@ -98,6 +104,8 @@ TEST_F(TimedBackendTest, NamesFlagAndValue) {
       {[](auto& o) { o.kv_bytes_scale = 7; }, "--kv-bytes-scale: kv_bytes_scale is 7"},
       {[](auto& o) { o.link_rate = -5; }, "--link-rate must be from 1"},
       {[](auto& o) { o.link_rate = 0.5; }, "and is 0.5"},
+      {[](auto& o) { o.posting_cost = -1; }, "--posting-cost must be from 0 to 1000"},
+      {[](auto& o) { o.posting_cost = std::nan(""); }, "and is nan"},
       {[](auto& o) { o.dtype = "float32"; }, "--dtype float32 is not for --backend timed"},
       {[](auto& o) { o.profile = "none-such"; }, "--profile: profile none-such is no file"},
   };
@@ -116,7 +124,8 @@ TEST_F(TimedBackendTest, SaysWhatIsEmulated) {
   const Emulation emulation = backend->emulation();
   EXPECT_EQ(emulation.text(),
             "emulated: profile deepseek-v3-tp8-h200 (deepseek-ai/DeepSeek-V3, one rank of TP 8), "
-            "KV bytes / 48, prefill computed, transfer style baton, link 887500000 bytes/s");
+            "KV bytes / 48, prefill computed, transfer style baton, posting cost 2.4 us, link "
+            "887500000 bytes/s");
   const Json json = parse_json(emulation.json()).value();
   EXPECT_EQ(json["kv_bytes_scale"], 48);
   EXPECT_EQ(json["link_bytes_per_second"], 887'500'000);

@@ -155,6 +155,7 @@ Json facts(const Json& record) {
                           "bytes",
                           "bytes_planned",
                           "writes",
+                          "runs",
                           "blocks",
                           "prompt_tokens",
                           "computed_prompt_tokens",

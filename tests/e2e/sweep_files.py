@@ -1,12 +1,13 @@
 """Result files as a sweep writes them, made up: for tests of what reads them."""
 import json
 
-MODES = ["local", "engine-loop-pull", "threaded-pull", "published-push", "push"]
+MODES = ["local", "engine-loop-pull", "engine-loop-pull-merged", "threaded-pull", "published-push", "published-push-merged", "push"]
 PHASES = ["queue", "register_wait", "match", "post", "wire", "detect", "first_step"]
 
 # ms of TTFT at 1 req/s and 1k tokens, and how the mode's hand-over grows with load times length. Shapes like the
 # article's, so that a picture made of these files looks like the real thing; no test reads meaning into them.
-COST = {"local": (50, 0.000), "engine-loop-pull": (60, 0.0095), "threaded-pull": (58, 0.004), "published-push": (57, 0.0024),
+COST = {"local": (50, 0.000), "engine-loop-pull": (60, 0.0095), "engine-loop-pull-merged": (60, 0.006),
+        "threaded-pull": (58, 0.004), "published-push": (57, 0.0024), "published-push-merged": (56, 0.0016),
         "push": (54, 0.0008), "pull": (60, 0.0095)}
 
 

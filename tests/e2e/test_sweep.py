@@ -12,7 +12,7 @@ import pytest
 import stack
 from test_plot import drawn, opened
 
-MODES = ["local", "engine-loop-pull", "threaded-pull", "published-push", "push"]
+MODES = ["local", "engine-loop-pull", "engine-loop-pull-merged", "threaded-pull", "published-push", "published-push-merged", "push"]
 QPS, INPUTS, OUTPUTS = (2, 8), (1024, 4096), (8, 16)
 POINTS = len(MODES) * len(QPS) * len(INPUTS) * len(OUTPUTS)
 

@@ -119,6 +119,7 @@ void read_point(Fields& baton, ResultFile& result) {
 void read_setting(Fields& baton, Setting& setting) {
   setting.first_token = baton.need_text("first_token");
   setting.prefill = baton.need_text("prefill");
+  setting.variant = baton.text("variant").value_or("");
   setting.emulated = baton.need_flag("emulated");
   const auto scale = baton.number("scale");
   if (!setting.emulated) return;
@@ -214,7 +215,8 @@ std::optional<FileName> parse_file_name(std::string_view name) {
 
 std::string emulated_label(const Setting& setting) {
   if (!setting.emulated) return {};
-  return fmt::format("emulated: {}, bytes / {}", setting.profile, setting.scale);
+  return fmt::format("emulated: {}, bytes / {}{}{}", setting.profile, setting.scale,
+                     setting.variant.empty() ? "" : ", ", setting.variant);
 }
 
 Result<ResultFile> parse_result(std::string_view file_name, const FileName& name,

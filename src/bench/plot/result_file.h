@@ -42,9 +42,10 @@ struct Setting {
   bool emulated = false;
   std::string profile;  // of an emulated run
   double scale = 1;     // bytes of an emulated run are the true ones, divided by this
+  std::string variant;  // of a sweep: "no slot limit, posting cost 0 us"; "": as published
 };
 
-// "emulated: qwen3-32b-tp8-h200, bytes / 64", or "" for a run as it is.
+// "emulated: qwen3-32b-tp8-h200, bytes / 64, no slot limit", or "" for a run as it is.
 std::string emulated_label(const Setting& setting);
 
 struct ResultFile {

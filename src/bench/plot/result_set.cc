@@ -17,8 +17,9 @@ namespace {
 constexpr std::size_t kFileBytesMax = std::size_t{256} << 20;
 
 // The order of the legend: what is published first, then ours; names of others after them.
-constexpr std::array<std::string_view, 6> kOrder = {
-    "local", "pull", "engine-loop-pull", "threaded-pull", "published-push", "push"};
+constexpr std::array<std::string_view, 8> kOrder = {
+    "local",         "pull",           "engine-loop-pull",      "engine-loop-pull-merged",
+    "threaded-pull", "published-push", "published-push-merged", "push"};
 
 std::size_t rank(std::string_view mode) {
   return static_cast<std::size_t>(std::ranges::find(kOrder, mode) - kOrder.begin());
@@ -154,6 +155,7 @@ std::string setting_difference(const ResultFile& a, const ResultFile& b) {
         unlike("prefill", shown(a.setting.prefill), shown(b.setting.prefill)),
         unlike("emulated", fmt::format("{}", a.setting.emulated),
                fmt::format("{}", b.setting.emulated)),
+        unlike("variant", printable(a.setting.variant), printable(b.setting.variant)),
         unlike("profile", printable(a.setting.profile), printable(b.setting.profile)),
         unlike("scale", fmt::format("{}", a.setting.scale), fmt::format("{}", b.setting.scale))}) {
     if (!difference.empty()) return difference;

@@ -70,6 +70,7 @@ TEST(Comparable, SettingsAndSeedsOfOneFolderMustBeOne) {
       {"emulated: ", [](ResultFile& r) { r.setting.emulated = false; }},
       {"profile: ", [](ResultFile& r) { r.setting.profile = "slow-link"; }},
       {"scale: ", [](ResultFile& r) { r.setting.scale = 16; }},
+      {"variant: ", [](ResultFile& r) { r.setting.variant = "no slot limit"; }},
       {"seed: ", [](ResultFile& r) { r.seed = 8; }}};
   for (const auto& [field, change] : unlike) {
     ResultSet set = set_of("a", {"pull", "push"}, kGrid);

@@ -10,18 +10,21 @@ const Painter = (() => {
   const THEMES = {
     light: {
       page: "#ffffff", text: "#1b1f24", soft: "#57606a", grid: "#e4e7eb", axis: "#8c959f", badge: "#8a3b00",
-      modes: {"push": "#0072b2", "published-push": "#009e73", "engine-loop-pull": "#d55e00", "pull": "#d55e00",
+      modes: {"push": "#0072b2", "published-push": "#009e73", "published-push-merged": "#44aa99",
+              "engine-loop-pull": "#d55e00", "engine-loop-pull-merged": "#e69f00", "pull": "#d55e00",
               "threaded-pull": "#aa4499", "local": "#6b7280"},
       others: ["#332288", "#882255", "#117733", "#999933"],
     },
     dark: {
       page: "#0f141a", text: "#e6edf3", soft: "#9aa5b1", grid: "#252c35", axis: "#6e7781", badge: "#ffb37a",
-      modes: {"push": "#56b4e9", "published-push": "#2fc99a", "engine-loop-pull": "#ff8a3d", "pull": "#ff8a3d",
+      modes: {"push": "#56b4e9", "published-push": "#2fc99a", "published-push-merged": "#9be8d3",
+              "engine-loop-pull": "#ff8a3d", "engine-loop-pull-merged": "#ffc857", "pull": "#ff8a3d",
               "threaded-pull": "#e39bd3", "local": "#a8b0ba"},
       others: ["#9d8cff", "#ff8fb3", "#66c97f", "#d6d66b"],
     },
   };
-  const SHAPES = {"push": "circle", "published-push": "diamond", "engine-loop-pull": "square", "pull": "square",
+  const SHAPES = {"push": "circle", "published-push": "diamond", "published-push-merged": "diamond",
+                  "engine-loop-pull": "square", "engine-loop-pull-merged": "square", "pull": "square",
                   "threaded-pull": "triangle", "local": "bar"};
   const FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif";
 
