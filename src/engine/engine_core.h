@@ -55,6 +55,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void take_inbox();
   bool step();
   void give_way();
+  void give_up_kept();
   void wait();
   void compute();
   void look_at_events();
@@ -67,6 +68,8 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void abort_one(const std::string& id);
   void start_remote(Sequence& sequence);
   void wait_posted(const Sequence& sequence);
+  void compute_prefix(Sequence& sequence, std::string_view cause, std::string_view text);
+  std::optional<Output::Kept> keep_blocks(Sequence& sequence);
   // Of one step, for all that it registers: a peer that does not answer must not stop those that
   // are decoding for longer.
   static constexpr Duration kPostingLongest = std::chrono::seconds(1);

@@ -9,9 +9,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "baton/agent.h"
@@ -41,14 +43,14 @@ class HandoverDesk {
   HandoverDesk(Agent& agent, BlockPool& pool, Listener& listener)
       : agent_(&agent), pool_(&pool), listener_(&listener), events_(64) {}
 
-  // Any thread. D: claim, P: expect.
+  // Any thread. D: claim, P: expect. Whoever reads a beginning and hands over the whole: both.
   Status announce(const Request& request);
 
   // A request that came with a transfer: its events go to this sequence from now on.
   void attach(Sequence& sequence);
   // D: the blocks of the whole prompt were granted: P may write into them from now on, or this
   // side's agent reads into them (pull).
-  Result<Answer> register_blocks(Sequence& sequence);
+  Result<Answer> register_blocks(Sequence& sequence, std::uint32_t block_size);
   // D, pull: until the agent has posted every read of what was just registered, or for as long as
   // `at_most`: what is not posted then is posted beside the engine.
   void wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most);
@@ -58,6 +60,15 @@ class HandoverDesk {
   // P: blocks up to sequence.computed are done as far as they are whole, or all of them at the end
   // of the prompt. Nothing new to tell is kAccepted.
   Result<Answer> send_ready(Sequence& sequence, std::uint32_t block_size);
+  // Bidirectional pull: offers blocks of a sequence that is over, as P's finished ones are, until
+  // they are read, their lease ends, or they are given up: the oldest where more than `most` would
+  // be kept. False: not accepted, and the blocks stay the caller's.
+  bool keep(TransferId transfer, std::uint32_t tokens, std::vector<BlockId> blocks,
+            std::uint32_t most);
+  // The oldest, until so many blocks are on their way back; they come with the agent's events.
+  void give_up_kept(std::uint32_t blocks);
+  std::uint32_t kept_blocks() const { return kept_blocks_; }
+
   // The sequence ends before its transfer did: cancels, and takes over blocks that a peer may still
   // touch. True: P's blocks stay here, and transfer_over() will be called.
   bool detach(Sequence& sequence);
@@ -78,6 +89,9 @@ class HandoverDesk {
   using AttemptKey = std::tuple<TransferId, std::uint32_t, std::uint32_t>;
 
   void cancel(TransferId transfer);
+  void give_up_oldest();
+  void attach_reader(Sequence& sequence);
+  void detach_reader(Sequence& sequence);
   void on_event(Event event);
   void on_decode_event(Event event);
   void on_prefill_event(Event event);
@@ -96,6 +110,10 @@ class HandoverDesk {
   std::unordered_map<TransferId, Sequence*> prefill_, decode_;
   std::unordered_map<TransferId, std::vector<BlockId>> prefill_detached_;
   std::map<AttemptKey, std::vector<BlockId>> quarantine_;
+  // Oldest first; each is in prefill_detached_, too, and those that were given up there alone.
+  std::deque<TransferId> kept_;
+  std::unordered_set<TransferId> given_up_;
+  std::uint32_t kept_blocks_ = 0, given_up_blocks_ = 0;
 };
 
 }  // namespace baton::engine

@@ -94,6 +94,11 @@ bool Scheduler::grant(Sequence& sequence) {
   return pool_->allocate(needed, sequence.blocks);
 }
 
+std::uint32_t Scheduler::wanted_blocks() const {
+  if (waiting_.empty()) return 0;
+  return blocks_for(waiting_.front()->size()) + static_cast<std::uint32_t>(running());
+}
+
 void Scheduler::start(Sequence& sequence) {
   sequence.phase = Phase::kRunning;
   insert_by_arrival(running_, sequence);
