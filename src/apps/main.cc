@@ -198,6 +198,11 @@ CLI::App* add_route(CLI::App& app, RouteOptions& options) {
   route->add_option("--decode-slots", options.decode_slots,
                     "pull: requests at one decode instance; more wait here, the lowest `priority` "
                     "first;\ndefault: twice its --max-num-seqs");
+  route
+      ->add_option("--conversations", options.conversations,
+                   "pull with bidirectional_kv_xfer: chats whose kept KV is remembered for their "
+                   "next turn; 0: none\nis kept")
+      ->capture_default_str();
   route->add_option("--host", options.host, "address to listen on")->capture_default_str();
   route->add_option("--port", options.port, "0: any free one")->capture_default_str();
   route

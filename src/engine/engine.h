@@ -51,18 +51,27 @@ struct RemotePrefill {
   std::uint32_t binding = 0;
   PeerAddress peer{};
   FirstToken first_token = FirstToken::kPrefill;
-  // Pull: P's finished blocks of the whole prompt, as P announced them; push: none.
+  // Pull: P's finished blocks of the whole prompt, as P announced them; push: none. Beside
+  // remote_decode: whole blocks that another instance kept, see kept_tokens.
   std::optional<SourceBlocks> source{};
   // Pull: the first token as P announced it, for where the agent's end does not carry it.
   std::optional<TokenId> announced_token{};
+  // Beside remote_decode only: the tokens whose KV `source` holds (Output::Kept). As many whole
+  // blocks as hold exactly this prompt's own beginning are read, the rest of the prompt is
+  // computed; where that cannot be, all of it is, whatever the failure policy.
+  std::vector<TokenId> kept_tokens{};
 };
 
 struct Request {
   std::string id;  // for logs; unique among the running ones
   std::vector<TokenId> prompt;
   SamplingParams sampling;
-  std::optional<RemoteDecode> remote_decode;  // at most one of the two
+  // At most one of the two; both with EngineOptions::bidirectional: the prompt's beginning is read,
+  // the rest computed, and the whole handed over.
+  std::optional<RemoteDecode> remote_decode;
   std::optional<RemotePrefill> remote_prefill;
+  // EngineOptions::bidirectional: when the answer is complete its KV is kept (Output::Kept).
+  bool keep_blocks = false;
   std::optional<std::chrono::milliseconds> transfer_timeout;
 };
 
@@ -99,6 +108,15 @@ struct Output {
   std::uint32_t cached_prompt_tokens = 0;    // prompt positions found in the prefix cache here
   std::uint32_t registrations = 0;           // D: attempts at the hand-over
   std::optional<Event> handover;             // this side's end of the hand-over
+  // With keep_blocks: the whole blocks of prompt and answer, held under a lease as P's finished
+  // blocks are, and given up earlier where the pool is needed. Unset: there was nothing to keep, or
+  // no room (kept_blocks_max).
+  struct Kept {
+    TransferId transfer;
+    SourceBlocks source;
+    std::vector<TokenId> tokens;  // one for each position of source.range
+  };
+  std::optional<Kept> kept;
   RequestTimes times;
 };
 using OutputCallback = std::function<void(Output&&)>;
@@ -134,6 +152,10 @@ struct EngineOptions {
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kFail;
   PullLoop pull_loop = PullLoop::kThreaded;
   TransferStyle transfer_style = TransferStyle::kBaton;
+  // Bidirectional pull (vLLM's bidirectional_kv_xfer): answers may be kept, and beginnings of
+  // prompts read. Needs pull mode and kv_both.
+  bool bidirectional = false;
+  std::uint32_t kept_blocks_max = 0;  // past it the oldest are given up; 0: half of the pool
   bool poison_blocks = false;  // debug: fill blocks with a pattern before they are granted to P
   std::optional<AgentOptions>
       agent;  // unset: no hand-over, every request runs here from end to end

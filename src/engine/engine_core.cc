@@ -33,6 +33,7 @@ RequestLimits limits_of(const model::Model& model, const EngineOptions& options)
   if (options.agent) {
     limits.role = options.agent->role;
     limits.mode = options.agent->mode;
+    limits.bidirectional = options.bidirectional;
   }
   return limits;
 }
@@ -147,6 +148,7 @@ bool EngineCore::step() {
   retry_admission_ = false;
   const std::uint64_t preemptions = scheduler_.preemptions();
   scheduler_.admit(to_register_);
+  give_up_kept();
   posting_left_ = kPostingLongest;
   for (Sequence* sequence : to_register_) start_remote(*sequence);
   scheduler_.plan(work_);
@@ -225,6 +227,16 @@ void EngineCore::give_way() {
   patience_ns_ = kPatienceAgainNs;
 }
 
+// What was kept for the next turn of a conversation is the first to go when blocks are wanted. They
+// come back with an event, so that what the next step may take is asked for one step ahead.
+void EngineCore::give_up_kept() {
+  if (!desk_) return;
+  const auto ahead = 2 * static_cast<std::uint32_t>(scheduler_.running());
+  const std::uint32_t wanted = std::max(scheduler_.wanted_blocks(), ahead);
+  const std::uint32_t free = pool_.counts().free;
+  if (free < wanted) desk_->give_up_kept(wanted - free);
+}
+
 void EngineCore::wait() {
   std::array<pollfd, 2> fds{};
   fds[0] = {.fd = intake_.wake_fd(), .events = POLLIN, .revents = 0};
@@ -253,6 +265,7 @@ void EngineCore::update_gauges() {
   metrics_.blocks_free.set(counts.free);
   metrics_.blocks_used.set(counts.used);
   metrics_.blocks_quarantined.set(counts.quarantined);
+  metrics_.blocks_kept.set(desk_ ? desk_->kept_blocks() : 0);
   metrics_.requests_running.set(static_cast<std::int64_t>(scheduler_.running()));
   metrics_.requests_waiting.set(static_cast<std::int64_t>(scheduler_.waiting()));
   metrics_.requests_waiting_for_remote_kv.set(

@@ -56,6 +56,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void take_inbox();
   bool step();
   void give_way();
+  void give_up_kept();
   void wait();
   void compute();
   void begin_steps(Sequence& sequence);
@@ -70,6 +71,8 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void leave_steps(Sequence& sequence);
   void start_remote(Sequence& sequence);
   void wait_posted(const Sequence& sequence);
+  void compute_prefix(Sequence& sequence, std::string_view cause, std::string_view text);
+  std::optional<Output::Kept> keep_blocks(Sequence& sequence);
   // Of one step, for all that it registers: a peer that does not answer must not stop those that
   // are decoding for longer.
   static constexpr Duration kPostingLongest = std::chrono::seconds(1);

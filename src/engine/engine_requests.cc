@@ -74,6 +74,9 @@ void EngineCore::start_remote(Sequence& sequence) {
     cache_.poison(blocks.subspan(sequence.cached / options_.block_size));
   }
   const auto answer = desk_->register_blocks(sequence);
+  if (!answer && sequence.is_prefill_only()) {
+    return compute_prefix(sequence, to_string(answer.error().code), answer.error().message);
+  }
   if (!answer) {
     finish_error(sequence, {answer.error().code,
                             fmt::format("transfer {} could not be registered: {}",
@@ -91,6 +94,24 @@ void EngineCore::start_remote(Sequence& sequence) {
   note_start(sequence);
   note_cached(sequence);
   if (pulls() && options_.pull_loop == PullLoop::kEngine) wait_posted(sequence);
+}
+
+// Reading the beginning of a prompt saves time and is worth no error.
+void EngineCore::compute_prefix(Sequence& sequence, std::string_view cause, std::string_view text) {
+  const RemotePrefill& remote = *sequence.request.remote_prefill;
+  log::failure(
+      log::Level::kWarning, cause,
+      {{"transfer", remote.transfer.to_string()},
+       {"request", sequence.request.id},
+       {"prefill", agent_->id().engine_id},
+       {"decode", remote.peer.engine_id},
+       {"then", "computed_here"},
+       {"text", fmt::format("the blocks kept of this conversation were not read: {}", text)}});
+  metrics_.prefix_reads_failed.add();
+  sequence.remote_done = true;
+  pool_.free(sequence.blocks);
+  sequence.blocks.clear();
+  scheduler_.enqueue(sequence);
 }
 
 // D, engine loop: this step goes on once the reads are posted, whoever else waits for it.
@@ -283,6 +304,9 @@ void EngineCore::deliver(Sequence& sequence, TokenId token) {
 void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   const std::string id = sequence.request.id;
   const auto transfer = transfer_of(sequence.request);
+  const auto prefix = prefix_of(sequence.request);
+  const bool answered = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  if (answered && sequence.request.keep_blocks) last.kept = keep_blocks(sequence);
   const bool transfer_stays = transfer && desk_->detach(sequence);
   leave_steps(sequence);
   pool_.free(sequence.blocks);
@@ -302,7 +326,27 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   sequences_.erase(id);
   intake_.forget_request(id);
   if (transfer && !transfer_stays) intake_.forget_transfer(transfer->first, transfer->second);
+  if (prefix) intake_.forget_transfer(Side::kDecode, *prefix);
   callback(std::move(last));
+}
+
+// The whole blocks of what has KV; the rest is freed with the sequence.
+std::optional<Output::Kept> EngineCore::keep_blocks(Sequence& sequence) {
+  const std::uint32_t blocks = sequence.computed / options_.block_size;
+  if (blocks == 0) return std::nullopt;
+  const auto end = sequence.blocks.begin() + blocks;
+  std::vector<BlockId> ids(sequence.blocks.begin(), end);
+  Output::Kept kept;
+  kept.transfer = TransferId::random();
+  const std::uint32_t tokens = blocks * options_.block_size;
+  kept.source = {{0, tokens}, {ids}, random_u64()};
+  if (!desk_->keep(kept.transfer, kept.source.announcement, tokens, std::move(ids),
+                   options_.kept_blocks_max)) {
+    return std::nullopt;
+  }
+  sequence.blocks.erase(sequence.blocks.begin(), end);
+  kept.tokens.assign(sequence.tokens.begin(), sequence.tokens.begin() + tokens);
+  return kept;
 }
 
 // Called before the sequence ends. `then`: what becomes of the request.
@@ -389,6 +433,11 @@ void EngineCore::count_finish(const Sequence& sequence, FinishReason reason) {
 // D: every byte has landed [I2]. With P's first token the sequence goes on behind it; otherwise the
 // last prompt token is computed again for its logits.
 void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
+  if (sequence.is_prefill_only()) {
+    sequence.computed = sequence.received = std::max(sequence.remote_tokens, sequence.cached);
+    metrics_.prefix_tokens_read.add(sequence.computed - sequence.cached);
+    return scheduler_.arrived(sequence);
+  }
   if (!event.first_token) event.first_token = sequence.request.remote_prefill->announced_token;
   const TokenId first = event.first_token.value_or(-1);
   const bool known = first >= 0 && static_cast<std::uint32_t>(first) < model_config().vocab_size;
@@ -407,6 +456,9 @@ void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
 }
 
 void EngineCore::remote_kv_failed(Sequence& sequence, Event event) {
+  if (sequence.is_prefill_only()) {
+    return compute_prefix(sequence, to_string(event.cause), event.text);
+  }
   metrics_.kv_load_failures.add();
   Error error = transfer_error(event, agent_->id().engine_id,
                                sequence.request.remote_prefill->peer.engine_id);

@@ -11,19 +11,29 @@
 namespace baton::engine {
 
 Status HandoverDesk::announce(const Request& request) {
-  if (request.remote_prefill) {
-    return agent_->claim(request.remote_prefill->transfer, request.remote_prefill->peer);
-  }
-  return agent_->expect(request.remote_decode->transfer,
-                        static_cast<std::uint32_t>(request.prompt.size()));
+  const auto claim = [this](const RemotePrefill& remote) {
+    return agent_->claim(remote.transfer, remote.peer);
+  };
+  if (!request.remote_decode) return claim(*request.remote_prefill);
+  const Status expected = agent_->expect(request.remote_decode->transfer,
+                                         static_cast<std::uint32_t>(request.prompt.size()));
+  // Kept blocks that cannot be claimed may still be there when they are read.
+  if (expected && request.remote_prefill) (void)claim(*request.remote_prefill);
+  return expected;
 }
 
 void HandoverDesk::attach(Sequence& sequence) {
   const Request& request = sequence.request;
-  auto& table = request.remote_decode ? prefill_ : decode_;
-  const TransferId transfer =
-      request.remote_decode ? request.remote_decode->transfer : request.remote_prefill->transfer;
-  const bool inserted = table.emplace(transfer, &sequence).second;
+  if (request.remote_prefill) attach_reader(sequence);
+  if (!request.remote_decode) return;
+  const TransferId transfer = request.remote_decode->transfer;
+  const bool inserted = prefill_.emplace(transfer, &sequence).second;
+  BATON_CHECK(inserted, "transfer {} is attached twice", transfer.to_string());
+}
+
+void HandoverDesk::attach_reader(Sequence& sequence) {
+  const TransferId transfer = sequence.request.remote_prefill->transfer;
+  const bool inserted = decode_.emplace(transfer, &sequence).second;
   BATON_CHECK(inserted, "transfer {} is attached twice", transfer.to_string());
 }
 
@@ -34,10 +44,13 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
   registration.binding = remote.binding;
   registration.attempt = attempts_ + 1;
   registration.peer = remote.peer;
-  registration.range = {sequence.cached, sequence.prompt_size};
-  const auto first = static_cast<std::ptrdiff_t>(sequence.cached / block_size_);
-  registration.block_ids.emplace_back(sequence.blocks.begin() + first, sequence.blocks.end());
-  registration.prompt_tokens = sequence.prompt_size;
+  // P may have more than was kept: then nothing is wanted, and the keeper is told so.
+  const std::uint32_t begin = std::min(sequence.cached, sequence.remote_tokens);
+  const std::uint32_t end_block = (sequence.remote_tokens + block_size_ - 1) / block_size_;
+  registration.range = {begin, sequence.remote_tokens};
+  registration.block_ids.emplace_back(sequence.blocks.begin() + begin / block_size_,
+                                      sequence.blocks.begin() + end_block);
+  registration.prompt_tokens = remote.source ? remote.source->range.end : sequence.prompt_size;
   registration.source = remote.source;
   if (sequence.request.transfer_timeout) registration.deadline = *sequence.request.transfer_timeout;
   if (Status status = agent_->register_blocks(std::move(registration)); !status) {
@@ -103,7 +116,7 @@ bool HandoverDesk::settle_withdrawal(Sequence& sequence, const Event& event) {
   }
   release_or_quarantine(sequence, event);
   sequence.attempt = 0;
-  attach(sequence);
+  attach_reader(sequence);
   listener_->remote_kv_withdrawn(sequence);
   return true;
 }
@@ -117,24 +130,61 @@ bool HandoverDesk::give_up(const Sequence& sequence) {
 }
 
 bool HandoverDesk::detach(Sequence& sequence) {
-  const auto transfer = sequence.request.remote_decode ? sequence.request.remote_decode->transfer
-                                                       : sequence.request.remote_prefill->transfer;
-  if (sequence.is_prefill_only()) {
-    if (prefill_.erase(transfer) == 0) return false;  // ended before
-    cancel(transfer);
-    if (sequence.ready_sent == 0) return false;  // the agent was never told of its blocks
-    prefill_detached_.emplace(transfer, std::move(sequence.blocks));
-    sequence.blocks.clear();
-    return true;
-  }
-  if (decode_.erase(transfer) == 0) return false;
+  if (sequence.request.remote_prefill) detach_reader(sequence);
+  if (!sequence.is_prefill_only()) return false;
+  const TransferId transfer = sequence.request.remote_decode->transfer;
+  if (prefill_.erase(transfer) == 0) return false;  // ended before
   cancel(transfer);
-  if (sequence.attempt == 0) return false;
+  if (sequence.ready_sent == 0) return false;  // the agent was never told of its blocks
+  prefill_detached_.emplace(transfer, std::move(sequence.blocks));
+  sequence.blocks.clear();
+  return true;
+}
+
+void HandoverDesk::detach_reader(Sequence& sequence) {
+  const RemotePrefill& remote = *sequence.request.remote_prefill;
+  if (decode_.erase(remote.transfer) == 0) return;
+  cancel(remote.transfer);
+  if (sequence.attempt == 0) return;
   --decode_registered_;
   if (std::exchange(sequence.withdrawing, false)) --withdrawing_;
-  quarantine(sequence, {transfer, sequence.request.remote_prefill->binding, sequence.attempt});
+  quarantine(sequence, {remote.transfer, remote.binding, sequence.attempt});
   sequence.attempt = 0;
-  return false;
+}
+
+bool HandoverDesk::keep(TransferId transfer, std::uint64_t announcement, std::uint32_t tokens,
+                        std::vector<BlockId> blocks, std::uint32_t most) {
+  const auto count = static_cast<std::uint32_t>(blocks.size());
+  if (count > most) return false;
+  while (kept_blocks_ + count > most) give_up_oldest();
+  if (!agent_->expect(transfer, tokens)) return false;
+  ReadyPiece piece;
+  piece.transfer = transfer;
+  piece.range = {0, tokens};
+  piece.block_ids = {blocks};
+  piece.announcement = announcement;
+  if (!agent_->ready(std::move(piece))) {
+    cancel(transfer);  // the agent was never told of the blocks
+    return false;
+  }
+  prefill_detached_.emplace(transfer, std::move(blocks));
+  kept_.push_back(transfer);
+  kept_blocks_ += count;
+  return true;
+}
+
+void HandoverDesk::give_up_kept(std::uint32_t blocks) {
+  while (given_up_blocks_ < blocks && !kept_.empty()) give_up_oldest();
+}
+
+void HandoverDesk::give_up_oldest() {
+  const TransferId oldest = kept_.front();
+  const auto blocks = static_cast<std::uint32_t>(prefill_detached_.at(oldest).size());
+  kept_.pop_front();
+  kept_blocks_ -= blocks;
+  given_up_.insert(oldest);
+  given_up_blocks_ += blocks;
+  cancel(oldest);
 }
 
 void HandoverDesk::cancel(TransferId transfer) {
@@ -187,7 +237,8 @@ void HandoverDesk::on_decode_event(Event event) {
   decode_.erase(at);
   --decode_registered_;
   if (settle_withdrawal(sequence, event)) return;
-  const TokenRange wanted{sequence.cached, sequence.prompt_size};
+  const TokenRange wanted{std::min(sequence.cached, sequence.remote_tokens),
+                          sequence.remote_tokens};
   if (event.outcome == Outcome::kDone && event.range != wanted) {
     event.outcome = Outcome::kFailed;
     event.cause = Cause::kRefused;
@@ -229,8 +280,11 @@ void HandoverDesk::quarantine(Sequence& sequence, const AttemptKey& key) {
 
 void HandoverDesk::on_prefill_event(Event event) {
   if (const auto held = prefill_detached_.find(event.transfer); held != prefill_detached_.end()) {
+    const auto blocks = static_cast<std::uint32_t>(held->second.size());
     pool_->free(held->second);
     prefill_detached_.erase(held);
+    if (given_up_.erase(event.transfer) > 0) given_up_blocks_ -= blocks;
+    if (std::erase(kept_, event.transfer) > 0) kept_blocks_ -= blocks;
     listener_->transfer_over(event.transfer);
     return;
   }

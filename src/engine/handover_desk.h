@@ -9,9 +9,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "baton/agent.h"
@@ -41,7 +43,7 @@ class HandoverDesk {
   HandoverDesk(Agent& agent, BlockPool& pool, std::uint32_t block_size, Listener& listener)
       : agent_(&agent), pool_(&pool), block_size_(block_size), listener_(&listener), events_(64) {}
 
-  // Any thread. D: claim, P: expect.
+  // Any thread. D: claim, P: expect. Whoever reads a beginning and hands over the whole: both.
   Status announce(const Request& request);
 
   // A request that came with a transfer: its events go to this sequence from now on.
@@ -60,6 +62,15 @@ class HandoverDesk {
   Result<Answer> send_ready(Sequence& sequence);
   // P: the request is aborted. True: the agent knows blocks of it, and prefill_ended() follows.
   bool give_up(const Sequence& sequence);
+  // Bidirectional pull: offers blocks of a sequence that is over, as P's finished ones are, until
+  // they are read, their lease ends, or they are given up: the oldest where more than `most` would
+  // be kept. False: not accepted, and the blocks stay the caller's.
+  bool keep(TransferId transfer, std::uint64_t announcement, std::uint32_t tokens,
+            std::vector<BlockId> blocks, std::uint32_t most);
+  // The oldest, until so many blocks are on their way back; they come with the agent's events.
+  void give_up_kept(std::uint32_t blocks);
+  std::uint32_t kept_blocks() const { return kept_blocks_; }
+
   // The sequence ends before its transfer did: cancels, and takes over blocks that a peer may still
   // touch. True: P's blocks stay here, and transfer_over() will be called.
   bool detach(Sequence& sequence);
@@ -80,6 +91,9 @@ class HandoverDesk {
   using AttemptKey = std::tuple<TransferId, std::uint32_t, std::uint32_t>;
 
   void cancel(TransferId transfer);
+  void give_up_oldest();
+  void attach_reader(Sequence& sequence);
+  void detach_reader(Sequence& sequence);
   void on_event(Event event);
   void on_decode_event(Event event);
   void on_prefill_event(Event event);
@@ -100,6 +114,10 @@ class HandoverDesk {
   std::unordered_map<TransferId, Sequence*> prefill_, decode_;
   std::unordered_map<TransferId, std::vector<BlockId>> prefill_detached_;
   std::map<AttemptKey, std::vector<BlockId>> quarantine_;
+  // Oldest first; each is in prefill_detached_, too, and those that were given up there alone.
+  std::deque<TransferId> kept_;
+  std::unordered_set<TransferId> given_up_;
+  std::uint32_t kept_blocks_ = 0, given_up_blocks_ = 0;
 };
 
 }  // namespace baton::engine

@@ -1,8 +1,11 @@
 #include "engine/intake.h"
 
 #include <fmt/format.h>
+
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -16,6 +19,30 @@ std::optional<std::pair<Side, TransferId>> transfer_of(const Request& request) {
   return std::nullopt;
 }
 
+std::optional<TransferId> prefix_of(const Request& request) {
+  if (!request.remote_decode || !request.remote_prefill) return std::nullopt;
+  return request.remote_prefill->transfer;
+}
+
+namespace {
+
+// Of a kept conversation that did not go on as it was kept, only the beginning is of use [I2].
+std::uint32_t tokens_to_read(Request& request, std::uint32_t block_size) {
+  if (!request.remote_prefill) return 0;
+  const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
+  if (!request.remote_decode) return prompt;
+  // Of the last token the logits are wanted: it is computed.
+  const std::vector<TokenId>& kept = request.remote_prefill->kept_tokens;
+  const auto readable = std::span(request.prompt).first(prompt - 1);
+  const auto differs = std::mismatch(readable.begin(), readable.end(), kept.begin(), kept.end());
+  const auto same = static_cast<std::uint32_t>(differs.first - readable.begin());
+  const std::uint32_t tokens = same / block_size * block_size;
+  if (tokens == 0) request.remote_prefill.reset();
+  return tokens;
+}
+
+}  // namespace
+
 Intake::Intake(RequestLimits limits, std::uint32_t waiting_max,
                std::shared_ptr<const model::Tokenizer> tokenizer, Announce announce)
     : limits_(limits),
@@ -28,14 +55,16 @@ Intake::Intake(RequestLimits limits, std::uint32_t waiting_max,
 
 Status Intake::submit(Request request, OutputCallback callback) {
   if (Status status = validate(request, limits_); !status) return status;
+  const std::uint32_t to_read = tokens_to_read(request, limits_.block_size);
   auto sequence = std::make_unique<Sequence>(std::move(request), std::move(callback), *tokenizer_);
+  sequence->remote_tokens = to_read;
   const SamplingParams& sampling = sequence->request.sampling;
   sequence->sampler = {.temperature = sampling.temperature,
                        .top_p = sampling.top_p,
                        .seed = sampling.seed ? *sampling.seed : random_u64()};
   sequence->times.submitted = now().time_since_epoch().count();
   const std::lock_guard lock(mutex_);
-  if (Status status = check_in(sequence->request); !status) return status;
+  if (Status status = check_in(*sequence); !status) return status;
   sequence->arrival = ++arrivals_;
   items_.push_back({std::move(sequence), {}});
   ++submissions_;
@@ -43,7 +72,8 @@ Status Intake::submit(Request request, OutputCallback callback) {
   return {};
 }
 
-Status Intake::check_in(const Request& request) {
+Status Intake::check_in(Sequence& sequence) {
+  Request& request = sequence.request;
   if (closed_) return fail(Errc::kUnavailable, "the engine is stopping");
   if (submissions_ + waiting_ >= waiting_max_) {
     return fail(Errc::kResourceExhausted,
@@ -58,9 +88,15 @@ Status Intake::check_in(const Request& request) {
     return fail(Errc::kAlreadyExists,
                 fmt::format("transfer {} is in use", transfer->second.to_string()));
   }
+  // Another request reads the same kept blocks already: this one computes its prompt.
+  if (prefix_of(request) && transfers_.contains({Side::kDecode, *prefix_of(request)})) {
+    request.remote_prefill.reset();
+    sequence.remote_tokens = 0;
+  }
   if (transfer) {
     if (Status status = announce_(request); !status) return status;
     transfers_.insert(*transfer);
+    if (const auto prefix = prefix_of(request)) transfers_.insert({Side::kDecode, *prefix});
   }
   ids_.insert(request.id);
   return {};

@@ -26,7 +26,7 @@ class Intake {
     std::unique_ptr<Sequence> sequence;
     std::string id;
   };
-  // Tells the agent that a request is coming (claim or expect).
+  // Tells the agent that a request is coming (claim, expect, or both).
   using Announce = std::function<Status(const Request&)>;
 
   Intake(RequestLimits limits, std::uint32_t waiting_max,
@@ -45,7 +45,7 @@ class Intake {
   void forget_transfer(Side side, TransferId transfer);
 
  private:
-  Status check_in(const Request& request);  // with mutex_ held
+  Status check_in(Sequence& sequence);  // with mutex_ held
   void wake() const;
 
   const RequestLimits limits_;
@@ -64,7 +64,10 @@ class Intake {
   std::set<std::pair<Side, TransferId>> transfers_;
 };
 
-// Which side this request is of its hand-over, if it has one, and the transfer's id.
+// Which side this request is of its hand-over, if it has one, and the transfer's id. Of one that
+// reads its beginning and hands over the whole: the latter.
 std::optional<std::pair<Side, TransferId>> transfer_of(const Request& request);
+// The transfer by which the beginning of a prompt to be handed over is read.
+std::optional<TransferId> prefix_of(const Request& request);
 
 }  // namespace baton::engine

@@ -31,6 +31,11 @@ Status check_options(const EngineOptions& options, const model::ModelConfig& con
     return invalid(fmt::format("max_model_len {} is over the model's context of {}",
                                options.max_model_len, config.context_length));
   }
+  const bool fits =
+      options.agent && options.agent->mode == Mode::kPull && options.agent->role == Role::kBoth;
+  if (options.bidirectional && !fits) {
+    return invalid("bidirectional is set, which needs an agent of mode pull and role kv_both");
+  }
   return {};
 }
 
@@ -76,6 +81,7 @@ Result<std::unique_ptr<Engine>> make_engine(std::unique_ptr<model::Model> model,
   if (Status status = choose(chosen, *model); !status) {
     return tl::unexpected(status.error());
   }
+  if (chosen.kept_blocks_max == 0) chosen.kept_blocks_max = chosen.num_blocks / 2;
   auto cache = KvCache::create(model->config(), model->kernel_family(), shape_of(chosen, *model));
   if (!cache) return tl::unexpected(cache.error());
   std::unique_ptr<Agent> agent;

@@ -17,12 +17,16 @@ inline constexpr std::array<double, 14> kTokenCounts{1,   2,   5,    10,   20,  
 struct EngineMetrics {
   Gauge requests_running, requests_waiting, requests_waiting_for_remote_kv;
   Gauge blocks_free, blocks_used, blocks_quarantined;
+  Gauge blocks_kept;  // of those used: answers that wait for the next turn of their conversation
   Counter prompt_tokens, generation_tokens;  // prompt tokens of accepted requests; sampled tokens
   Counter computed_prompt_tokens;            // prompt positions run through the model here
   Counter finished_stop, finished_length, finished_handed_over, finished_aborted, finished_error;
   Counter steps, preemptions, kv_load_failures, kv_load_recomputed;
   Counter registrations_withdrawn;  // D: gave way to others in a full pool
   Counter local_prefills;           // D: requests that came without a hand-over
+  // P: tokens of prompts that were read from an instance that kept them; reads that failed, or were
+  // not begun.
+  Counter prefix_tokens_read, prefix_reads_failed;
   // Prompt tokens of requests whose first token is there, by where their KV came from.
   Counter prompt_tokens_computed, prompt_tokens_cached, prompt_tokens_received;
   Counter prefix_cache_queries, prefix_cache_hits;  // tokens, once a request

@@ -109,6 +109,11 @@ bool Scheduler::grant(Sequence& sequence) {
   return true;
 }
 
+std::uint32_t Scheduler::wanted_blocks() const {
+  if (waiting_.empty()) return 0;
+  return blocks_for(waiting_.front()->size()) + static_cast<std::uint32_t>(running());
+}
+
 void Scheduler::start(Sequence& sequence) {
   sequence.phase = Phase::kRunning;
   insert_by_arrival(running_, sequence);

@@ -50,6 +50,9 @@ class Scheduler {
   // although sequences run: all blocks are under transfer, and an event of the agent will help.
   void plan(std::vector<Work>& work);
 
+  // What the head of the queue is waiting for: blocks for what it has, and the reserve of those
+  // that run. 0: nobody waits.
+  std::uint32_t wanted_blocks() const;
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t running() const { return running_.size() + arrived_.size(); }
   std::uint64_t preemptions() const { return preemptions_; }

@@ -72,6 +72,8 @@ struct Sequence {
   bool withdrawing = false;  // asked back from the agent, and not ended yet
   bool remote_done = false;
   std::uint32_t received = 0;  // prompt tokens whose KV came from P and that no step has read yet
+  // Of the prompt, from its beginning, whose KV is to come from elsewhere.
+  std::uint32_t remote_tokens = 0;
   std::optional<Event> handover;
 
   RequestTimes times;

@@ -63,12 +63,18 @@ Status validate_sampling(const SamplingParams& sampling) {
 
 Status validate_roles(const Request& request, const RequestLimits& limits) {
   if (!request.remote_decode && !request.remote_prefill) return {};
-  if (request.remote_decode && request.remote_prefill) {
+  const bool both = request.remote_decode && request.remote_prefill;
+  if (both && request.remote_prefill->kept_tokens.empty()) {
     return refuse("remote_decode and remote_prefill are both set: an instance is one of the two");
   }
   const char* field = request.remote_decode ? "remote_decode" : "remote_prefill";
   if (!limits.role) {
     return refuse(fmt::format("{} is set, and this instance has no hand-over configured", field));
+  }
+  if (both && !limits.bidirectional) {
+    return refuse(
+        "the beginning of the prompt is to be read (kept), and bidirectional_kv_xfer is off on "
+        "this instance");
   }
   const Role unfit = request.remote_decode ? Role::kConsumer : Role::kProducer;
   if (*limits.role == unfit) {
@@ -81,16 +87,10 @@ Status validate_roles(const Request& request, const RequestLimits& limits) {
   return {};
 }
 
-// The announcement of P's blocks comes from outside and names another machine's memory: here it
+// An announcement of blocks comes from outside and names another machine's memory: here it
 // must be whole and in shape; the agent checks it against P's pool before it forms an address [I7].
-Status validate_source_blocks(const SourceBlocks& source, std::uint64_t prompt,
+Status validate_source_blocks(const SourceBlocks& source, std::uint64_t tokens,
                               std::uint32_t block_size) {
-  if (source.range.begin != 0 || source.range.end != prompt) {
-    return refuse(
-        fmt::format("the announced blocks (remote_block_ids) hold tokens [{}, {}), and the prompt "
-                    "has {}",
-                    source.range.begin, source.range.end, prompt));
-  }
   constexpr std::size_t kGroups = 1;  // of this engine's models
   if (source.block_ids.size() != kGroups) {
     return refuse(
@@ -99,12 +99,11 @@ Status validate_source_blocks(const SourceBlocks& source, std::uint64_t prompt,
                     source.block_ids.size(), kGroups));
   }
   std::vector<BlockId> ids = source.block_ids.front();
-  const std::uint64_t needed = (prompt + block_size - 1) / block_size;
+  const std::uint64_t needed = (tokens + block_size - 1) / block_size;
   if (ids.size() != needed) {
-    return refuse(
-        fmt::format("the announced blocks (remote_block_ids) are {}, and the prompt's {} tokens in "
-                    "blocks of {} need {}",
-                    ids.size(), prompt, block_size, needed));
+    return refuse(fmt::format(
+        "the announced blocks (remote_block_ids) are {}, and {} tokens in blocks of {} need {}",
+        ids.size(), tokens, block_size, needed));
   }
   std::sort(ids.begin(), ids.end());
   if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end()) {
@@ -112,6 +111,29 @@ Status validate_source_blocks(const SourceBlocks& source, std::uint64_t prompt,
         fmt::format("the announced blocks (remote_block_ids) name block {} twice", *twice));
   }
   return {};
+}
+
+// The beginning of some conversation, which this prompt may go on: intake.cc finds out how far.
+Status validate_kept(const RemotePrefill& remote, std::uint32_t block_size) {
+  const TokenRange range = remote.source->range;
+  if (range.begin != 0 || range.end == 0 || range.end % block_size != 0) {
+    return refuse(
+        fmt::format("the announced blocks (remote_block_ids) hold tokens [{}, {}), and whole "
+                    "blocks of {} from the first token on can be taken",
+                    range.begin, range.end, block_size));
+  }
+  if (remote.kept_tokens.size() != range.end) {
+    return refuse(fmt::format("the kept tokens (remote_token_ids) are {}, and their blocks hold {}",
+                              remote.kept_tokens.size(), range.end));
+  }
+  return validate_source_blocks(*remote.source, range.end, block_size);
+}
+
+Status validate_keep(const Request& request, const RequestLimits& limits) {
+  if (!request.keep_blocks || limits.bidirectional) return {};
+  return refuse(
+      "the KV of the answer is to be kept (keep_blocks), and bidirectional_kv_xfer is off on this "
+      "instance");
 }
 
 Status validate_source(const Request& request, const RequestLimits& limits) {
@@ -136,7 +158,15 @@ Status validate_source(const Request& request, const RequestLimits& limits) {
                     "vocabulary of {}",
                     *remote.announced_token, limits.vocab_size));
   }
-  return validate_source_blocks(*remote.source, request.prompt.size(), limits.block_size);
+  if (request.remote_decode) return validate_kept(remote, limits.block_size);
+  const SourceBlocks& source = *remote.source;
+  if (source.range.begin != 0 || source.range.end != request.prompt.size()) {
+    return refuse(
+        fmt::format("the announced blocks (remote_block_ids) hold tokens [{}, {}), and the prompt "
+                    "has {}",
+                    source.range.begin, source.range.end, request.prompt.size()));
+  }
+  return validate_source_blocks(source, request.prompt.size(), limits.block_size);
 }
 
 }  // namespace
@@ -146,6 +176,7 @@ Status validate(const Request& request, const RequestLimits& limits) {
   if (Status status = validate_sampling(request.sampling); !status) return status;
   if (Status status = validate_prompt(request, limits); !status) return status;
   if (Status status = validate_roles(request, limits); !status) return status;
+  if (Status status = validate_keep(request, limits); !status) return status;
   return validate_source(request, limits);
 }
 

@@ -15,6 +15,7 @@ struct RequestLimits {
   std::uint32_t total_blocks = 0;
   std::optional<Role> role;  // unset: no hand-over here
   Mode mode = Mode::kPush;
+  bool bidirectional = false;
 };
 
 // kInvalidArgument with the field and both values. Pure; any thread.

@@ -89,7 +89,7 @@ TEST(Validate, NamesTheFieldAndBothValues) {
          announce(r, {{7, 8}});
          l.mode = Mode::kPull;
        },
-       "are 2, and the prompt's 3 tokens in blocks of 16 need 1"},
+       "are 2, and 3 tokens in blocks of 16 need 1"},
       {"a block twice",
        [&](Request& r, RequestLimits& l) {
          r.prompt.assign(20, 1);

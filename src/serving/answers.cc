@@ -109,6 +109,12 @@ http::Headers stream_headers(const AnswerContext& context) {
   return headers;
 }
 
+std::string kept_params(const engine::Output& output, const AnswerContext& context) {
+  if (!output.kept) return "";
+  return kv_answer(output.kept->transfer, context.own_address, 1, output.kept->source,
+                   output.kept->tokens);
+}
+
 Usage usage_of(const engine::Output& output) {
   return {output.prompt_tokens, output.completion_tokens, output.cached_prompt_tokens};
 }
@@ -132,8 +138,10 @@ class WholeAnswer : public Answer {
     choice.finish_reason = finish_name(*output.finish);
     choice.stop_reason = output.stop_reason;
     const std::string record = context_.debug ? record_of(output, context_) : "";
-    writer_->respond(200, kJson, whole_body(context_.head, choice, usage_of(output), {}, record),
-                     transfer_header(context_));
+    writer_->respond(
+        200, kJson,
+        whole_body(context_.head, choice, usage_of(output), kept_params(output, context_), record),
+        transfer_header(context_));
   }
 
  private:
@@ -179,7 +187,7 @@ class StreamAnswer : public Answer {
     std::string baton;
     if (output.is_first_token && context_.remote_prefill) baton = kFirstTokenMark;
     if (output.finish && context_.debug) baton = record_of(output, context_);
-    send(chunk_body(context_.head, choice, baton));
+    send(chunk_body(context_.head, choice, baton, kept_params(output, context_)));
   }
 
   // After the head is out an error can only be an event; the stream then ends without [DONE].

@@ -32,6 +32,7 @@ struct AnswerContext {
   bool debug = false;                  // the answer's end carries this side's record
   bool remote_prefill = false;         // D: the first token's chunk is marked for the router
   std::optional<RemoteOffer> offer;    // set: this is P's leg
+  PeerAddress own_address;             // of this instance's agent, for whoever reads what it keeps
   std::optional<TransferId> transfer;  // of P's or D's leg
   TransferLog* log = nullptr;          // where their records go; outlives the answer
   std::string request_id;              // the engine's name of it

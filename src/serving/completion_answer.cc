@@ -21,8 +21,8 @@ Json head_of(const AnswerHead& head, bool chunk) {
   return body;
 }
 
-// Cached are tokens whose KV this request reused. Nothing is reused yet; what P sent was computed
-// for this very request.
+// Cached are tokens whose KV this request reused. This instance reuses nothing yet: what P sent was
+// computed for this very request, or read by P, which D is not told.
 Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -72,7 +72,8 @@ std::string hex(std::uint64_t value) {
 
 }  // namespace
 
-std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string_view baton) {
+std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string_view baton,
+                       std::string_view kv_transfer_params) {
   Json inner = {{"index", 0}};
   if (head.endpoint == Endpoint::kChat) {
     inner["delta"] = choice.text.empty() ? Json::object() : Json{{"content", choice.text}};
@@ -82,7 +83,8 @@ std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string
   add_finish(choice, inner);
   Json body = head_of(head, true);
   body["choices"] = Json::array({std::move(inner)});
-  return with_member(to_text(body), "baton", baton);
+  return with_member(with_member(to_text(body), "kv_transfer_params", kv_transfer_params), "baton",
+                     baton);
 }
 
 std::string role_chunk_body(const AnswerHead& head) {
@@ -169,7 +171,8 @@ std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
 }
 
 std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size,
-                      const std::optional<SourceBlocks>& source) {
+                      const std::optional<SourceBlocks>& source,
+                      std::span<const TokenId> token_ids) {
   Json out{{"do_remote_prefill", true},
            {"do_remote_decode", false},
            {"transfer_id", transfer.to_string()},
@@ -184,6 +187,7 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
     out["remote_tokens"] = source->range.end;
     out["remote_announcement"] = hex(source->announcement);
   }
+  if (!token_ids.empty()) out["remote_token_ids"] = token_ids;
   return to_text(out);
 }
 

@@ -39,8 +39,10 @@ struct Choice {
   std::optional<std::string> stop_reason;
 };
 
-// One piece of a stream: the text of a server-sent event. `baton` is a JSON object or "".
-std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string_view baton = {});
+// One piece of a stream: the text of a server-sent event. `baton` and `kv_transfer_params` (the
+// last piece's) are JSON objects or "".
+std::string chunk_body(const AnswerHead& head, const Choice& choice, std::string_view baton = {},
+                       std::string_view kv_transfer_params = {});
 // Chat only: the piece that comes before the first text.
 std::string role_chunk_body(const AnswerHead& head);
 // The last piece where stream_options.include_usage is set.
@@ -83,9 +85,11 @@ std::string prefilled_body(const Prefilled& prefilled, std::string_view kv_trans
 std::string handover_body(Outcome outcome, Cause cause, std::string_view text,
                           std::string_view baton);
 
-// kv_transfer_params of P's answer: where D finds P, and in pull which blocks it reads there.
+// kv_transfer_params of P's answer: where D finds P, and in pull which blocks it reads there. Of an
+// answer of D that was kept: where P finds D, which blocks it reads, and the tokens that they hold.
 std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::uint32_t tp_size,
-                      const std::optional<SourceBlocks>& source = {});
+                      const std::optional<SourceBlocks>& source = {},
+                      std::span<const TokenId> token_ids = {});
 
 std::string models_body(std::span<const std::string> names, std::int64_t created,
                         std::uint32_t max_model_len, std::uint32_t vocab_size,

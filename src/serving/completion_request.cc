@@ -190,13 +190,13 @@ Checked check_unsupported(const Json& object) {
   return {};
 }
 
-Checked read_token_ids(const Json& list, std::vector<TokenId>& out) {
+Checked read_token_ids(const Json& list, std::string_view field, std::vector<TokenId>& out) {
   out.reserve(list.size());
   for (const Json& item : list) {
     const bool fits = item.is_number_unsigned() &&
                       item.get<std::uint64_t>() <=
                           static_cast<std::uint64_t>(std::numeric_limits<TokenId>::max());
-    if (!fits) return wrong_type("prompt", "a list of token ids", item);
+    if (!fits) return wrong_type(field, "a list of token ids", item);
     out.push_back(item.get<TokenId>());
   }
   return {};
@@ -222,7 +222,7 @@ Checked read_prompt(const Json& object, CompletionRequest& out) {
         400, fmt::format("prompt holds {} prompts: one prompt a request is offered", value->size()),
         "prompt");
   }
-  return read_token_ids(*value, out.prompt_tokens);
+  return read_token_ids(*value, "prompt", out.prompt_tokens);
 }
 
 // Content is a text or a list of parts of which only text parts are offered.
@@ -458,6 +458,25 @@ Checked read_priority(const Json& object, std::int64_t& out) {
   return {};
 }
 
+// What D's answer said of the blocks that it kept.
+Checked read_kept(const Json& object, KeptBlocks& out) {
+  if (!object.is_object()) return bad_kv("kept", "an object", &object);
+  KvTransferParams params;
+  if (Checked r = read_transfer(object, params); !r) return r;
+  if (!params.transfer_id) return bad_kv("transfer_id", "32 lower-case hex digits", nullptr);
+  if (Checked r = read_peer(object, params); !r) return r;
+  if (Checked r = read_announcement(object, params); !r) return r;
+  if (!params.source) return bad_kv("remote_block_ids", "those of the kept blocks", nullptr);
+  const Json* tokens = find(object, "remote_token_ids");
+  if (tokens == nullptr || !tokens->is_array()) {
+    return bad_kv("remote_token_ids", "a list of token ids", tokens);
+  }
+  out.transfer_id = *params.transfer_id;
+  out.peer = std::move(params.peer);
+  out.source = std::move(*params.source);
+  return read_token_ids(*tokens, "kv_transfer_params.remote_token_ids", out.tokens);
+}
+
 Checked read_kv(const Json& object, CompletionRequest& request) {
   const Json* params = find(object, "kv_transfer_params");
   if (params == nullptr) return {};
@@ -477,6 +496,10 @@ Checked read_kv(const Json& object, CompletionRequest& request) {
     if (!out.transfer_id) return bad_kv("transfer_id", "32 lower-case hex digits", nullptr);
     if (Checked r = read_peer(*params, out); !r) return r;
     if (Checked r = read_announcement(*params, out); !r) return r;
+  }
+  if (Checked r = read_kv_flag(*params, "keep_blocks", out.keep_blocks); !r) return r;
+  if (const Json* kept = find(*params, "kept"); kept != nullptr && out.do_remote_decode) {
+    if (Checked r = read_kept(*kept, out.kept.emplace()); !r) return r;
   }
   request.kv = std::move(out);
   return {};

@@ -20,6 +20,15 @@ namespace baton::serving {
 
 enum class Endpoint : std::uint8_t { kCompletions, kChat };
 
+// Bidirectional pull, at P: what another instance kept of this prompt's beginning, as it said it in
+// kv_transfer_params of its answer.
+struct KeptBlocks {
+  TransferId transfer_id;
+  PeerAddress peer;
+  SourceBlocks source;
+  std::vector<TokenId> tokens;  // remote_token_ids
+};
+
 // kv_transfer_params, with vLLM's names where vLLM has one. Set by a router, never by clients.
 struct KvTransferParams {
   bool do_remote_decode = false;   // this instance is P
@@ -38,6 +47,8 @@ struct KvTransferParams {
   // against P's pool.
   std::optional<SourceBlocks> source;
   std::optional<TokenId> announced_token;
+  bool keep_blocks = false;        // D: the KV of the answer is kept, and the answer says where
+  std::optional<KeptBlocks> kept;  // P
 };
 
 struct CompletionRequest {

@@ -217,6 +217,27 @@ TEST(CompletionRequest, RefusesAnObjectOfManyMembersWithoutReadingIt) {
   }
 }
 
+TEST(KvTransferParams, OfAChatThatGoesOn) {
+  const std::string kept = R"({"transfer_id": "00000000000000000000000000000005", "remote_port": 5,
+    "remote_engine_id": "d1", "remote_host": "h", "remote_incarnation": "0f", "remote_tokens": 16,
+    "remote_block_ids": [[3]], "remote_token_ids": [1, 2]})";
+  const auto parsed = parse_completion_request(
+      Endpoint::kCompletions, with_kv(R"({"do_remote_decode": true, "kept": )" + kept + "}"));
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  ASSERT_TRUE(parsed->kv->kept.has_value());
+  const KeptBlocks& blocks = *parsed->kv->kept;
+  EXPECT_EQ(blocks.transfer_id.low, 5U);
+  EXPECT_EQ(blocks.peer.engine_id, "d1");
+  EXPECT_EQ(blocks.source.range.end, 16U);
+  EXPECT_EQ(blocks.tokens, (std::vector<TokenId>{1, 2}));
+  const auto without = parse_completion_request(
+      Endpoint::kCompletions,
+      with_kv(R"({"do_remote_prefill": true, "transfer_id": "00000000000000000000000000000005",
+        "remote_port": 5, "remote_engine_id": "p", "remote_host": "h", "keep_blocks": true})"));
+  ASSERT_TRUE(without.has_value()) << without.error().message;
+  EXPECT_TRUE(without->kv->keep_blocks);
+}
+
 TEST(KvTransferParams, RefusedByFieldAndValue) {
   const std::string id = std::string(R"("do_remote_prefill": true, "transfer_id": ")") + kId + "\"";
   const std::string peer = id + R"(, "remote_engine_id": "p", "remote_host": "h", "remote_port": )";
@@ -226,6 +247,13 @@ TEST(KvTransferParams, RefusedByFieldAndValue) {
       {R"({"do_remote_decode": true, "transfer_id": "xyz"})", "transfer_id must be"},
       {R"({"do_remote_decode": true, "transfer_id": "00000000000000000000000000000000"})",
        "not all"},
+      {R"({"do_remote_decode": true, "kept": 3})", "kept must be an object, and is 3"},
+      {R"({"do_remote_decode": true, "kept": {}})", "transfer_id must be 32 lower-case hex digits"},
+      {R"({"do_remote_decode": true, "kept": )" + ("{" + peer).replace(1, 27, "") + "1}}",
+       "remote_block_ids must be those of the kept blocks"},
+      {R"({"do_remote_decode": true, "kept": )" + ("{" + peer).replace(1, 27, "") +
+           "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 16}}",
+       "remote_token_ids must be a list of token ids, and is missing"},
       {R"({"do_remote_decode": true, "first_token": "both"})", "\"both\""},
       {R"({"do_remote_prefill": true})", "transfer_id must be 32 lower-case hex digits"},
       {"{" + id + "}", "remote_engine_id must be a text, and is missing"},

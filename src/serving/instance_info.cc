@@ -119,8 +119,11 @@ Status read_doctors(const Json& body, InstanceInfo& info) {
     info.limits.locked_bytes_max = int_or_none(*limits, "locked_bytes_max");
     info.limits.ptrace_scope = int_or_none(*limits, "ptrace_scope");
   }
-  const Json* insecure = find(body, "insecure");
-  info.insecure = insecure != nullptr && insecure->is_boolean() && insecure->get<bool>();
+  for (const auto& [field, target] :
+       {std::pair{"insecure", &info.insecure}, {"bidirectional", &info.bidirectional}}) {
+    const Json* flag = find(body, field);
+    *target = flag != nullptr && flag->is_boolean() && flag->get<bool>();
+  }
   const Json* allowed = find(body, "allowed_peers");
   if (allowed == nullptr) return {};
   return read_texts(*allowed, "allowed_peers", info.allowed_peers.emplace());
@@ -205,7 +208,8 @@ std::string to_json(const InstanceInfo& info) {
            {"fabric_provider", info.fabric_provider},
            {"security", info.security},
            {"boot_id", info.boot_id},
-           {"insecure", info.insecure}};
+           {"insecure", info.insecure},
+           {"bidirectional", info.bidirectional}};
   if (info.allowed_peers) out["allowed_peers"] = *info.allowed_peers;
   return to_text(out);
 }

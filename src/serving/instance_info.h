@@ -60,6 +60,7 @@ struct InstanceInfo {
   // say.
   std::optional<std::vector<std::string>> allowed_peers;
   bool insecure = false;
+  bool bidirectional = false;  // it keeps answers, and reads what others kept
 
   bool can_prefill() const { return role == "kv_producer" || role == "kv_both"; }
   bool can_decode() const { return role == "kv_consumer" || role == "kv_both"; }

@@ -109,6 +109,15 @@ void add_engine_own(const MetricsSource& source, MetricPage& page) {
   page.counter("baton_registrations_withdrawn_total",
                "Registrations that gave way to others because the pool stood still.",
                of(m.registrations_withdrawn));
+  page.counter("baton_prefix_tokens_read_total",
+               "Tokens of prompts whose KV was read from an instance that kept it.",
+               of(m.prefix_tokens_read));
+  page.counter("baton_prefix_reads_failed_total",
+               "Such reads that failed, so that the whole prompt was computed here.",
+               of(m.prefix_reads_failed));
+  page.gauge("baton_kept_blocks",
+             "Used KV blocks that hold an answer for the next turn of its conversation.",
+             static_cast<double>(m.blocks_kept.value()));
   page.histogram("baton_pull_posting_seconds",
                  "How long a step waited until the reads of one request were posted (--pull-loop "
                  "engine).",

@@ -257,6 +257,7 @@ class InstanceServerImpl : public InstanceServer {
       info.security = security_name(options.agent->security);
       info.allowed_peers = options.agent->security.allowed_peers;
       info.insecure = options.agent->security.insecure;
+      info.bidirectional = options.bidirectional;
       info.lease_ms = static_cast<std::uint64_t>(options.agent->lease.count());
       info.protocol.oldest = wire::kVersionMin;
       info.protocol.newest =
@@ -380,6 +381,13 @@ class InstanceServerImpl : public InstanceServer {
                   "kv_transfer_params.transfer_mode");
   }
 
+  static engine::RemotePrefill prefix_in(const KeptBlocks& kept) {
+    engine::RemotePrefill prefix{.transfer = kept.transfer_id, .peer = kept.peer};
+    prefix.source = kept.source;
+    prefix.kept_tokens = kept.tokens;
+    return prefix;
+  }
+
   ApiResult<void> set_transfer(const CompletionRequest& request, engine::Request& run,
                                AnswerContext& context) {
     if (!request.kv) return {};
@@ -396,13 +404,16 @@ class InstanceServerImpl : public InstanceServer {
     }
     if (ApiResult<void> fits = check_mode(kv); !fits) return fits;
     context.log = &log_;
+    context.own_address = agent->control_address();
+    context.own_address.engine_id = agent->id().engine_id;
+    context.own_address.incarnation = agent->id().incarnation;
+    run.keep_blocks = kv.keep_blocks;
     if (kv.do_remote_decode) {
       const TransferId transfer = kv.transfer_id.value_or(TransferId::random());
       context.transfer = transfer;
       run.remote_decode = engine::RemoteDecode{transfer, kv.first_token};
-      context.offer = RemoteOffer{transfer, agent->control_address(), 1};
-      context.offer->address.engine_id = agent->id().engine_id;
-      context.offer->address.incarnation = agent->id().incarnation;
+      context.offer = RemoteOffer{transfer, context.own_address, 1};
+      if (kv.kept) run.remote_prefill = prefix_in(*kv.kept);
     } else {
       context.transfer = *kv.transfer_id;
       context.peer = kv.peer.engine_id;

@@ -26,7 +26,8 @@ constexpr std::array kKeys = {"kv_connector",
                               "kv_port"};
 constexpr std::array kExtraKeys = {"backends",         "kv_lease_duration", "kv_tls_cert",
                                    "kv_tls_key",       "kv_tls_ca",         "kv_psk_file",
-                                   "kv_allowed_peers", "insecure"};
+                                   "kv_allowed_peers", "insecure",          "bidirectional_kv_xfer",
+                                   "kept_blocks_max"};
 
 template <std::size_t N>
 void check_keys(const Json& object, std::string_view where, const std::array<const char*, N>& known,
@@ -58,6 +59,14 @@ std::optional<std::uint64_t> number_of(const Json& object, std::string_view key,
   problems.push_back(
       fmt::format("{} must be an integer from 0 to {}, and is {}", key, most, shown(*value)));
   return {};
+}
+
+bool flag_of(const Json& object, std::string_view key, Problems& problems) {
+  const Json* value = find(object, key);
+  if (value == nullptr) return false;
+  if (value->is_boolean()) return value->get<bool>();
+  problems.push_back(fmt::format("{} must be true or false, and is {}", key, shown(*value)));
+  return false;
 }
 
 void read_connector(const Json& object, KvTransferConfig& out, Problems& problems) {
@@ -146,13 +155,24 @@ void read_security(const Json& extra, Security& out, Problems& problems) {
   out.ca_file = text_of(extra, "kv_tls_ca", problems).value_or("");
   out.psk_file = text_of(extra, "kv_psk_file", problems).value_or("");
   read_allowed_peers(extra, out, problems);
-  const Json* insecure = find(extra, "insecure");
-  if (insecure == nullptr) return;
-  if (!insecure->is_boolean()) {
-    problems.push_back(fmt::format("insecure must be true or false, and is {}", shown(*insecure)));
-    return;
+  out.insecure = flag_of(extra, "insecure", problems);
+}
+
+// Behind connector and role, which it needs.
+void read_bidirectional(const Json& extra, KvTransferConfig& out, Problems& problems) {
+  out.bidirectional = flag_of(extra, "bidirectional_kv_xfer", problems);
+  constexpr std::uint64_t kBlocks = 1ULL << 30;
+  if (const auto most = number_of(extra, "kept_blocks_max", kBlocks, problems)) {
+    out.kept_blocks_max = static_cast<std::uint32_t>(*most);
   }
-  out.insecure = insecure->get<bool>();
+  if (!out.bidirectional || (out.mode == Mode::kPull && out.role == Role::kBoth)) return;
+  problems.push_back(
+      fmt::format("bidirectional_kv_xfer needs kv_role kv_both and a kv_connector of pull "
+                  "(BatonPullConnector, NixlConnector): this one is of {}, and kv_role is {}",
+                  out.mode == Mode::kPull ? "pull" : "push",
+                  out.role == Role::kBoth       ? "kv_both"
+                  : out.role == Role::kProducer ? "kv_producer"
+                                                : "kv_consumer"));
 }
 
 void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
@@ -166,6 +186,7 @@ void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
   check_keys(*extra, "kv_connector_extra_config: ", kExtraKeys, problems);
   read_backends(*extra, out, problems);
   read_security(*extra, out.security, problems);
+  read_bidirectional(*extra, out, problems);
   constexpr std::uint64_t kWeek = 7 * 24 * 3600;
   if (const auto lease = number_of(*extra, "kv_lease_duration", kWeek, problems)) {
     out.lease = std::chrono::seconds(*lease);

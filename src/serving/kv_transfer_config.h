@@ -21,7 +21,9 @@ struct KvTransferConfig {
   std::optional<std::uint16_t> port;  // 0: any free one
   std::optional<std::chrono::milliseconds> lease;
   Security security;
-  std::string fabric;  // from "backends"; "": the flag's
+  bool bidirectional = false;         // pull and kv_both only
+  std::uint32_t kept_blocks_max = 0;  // 0: not given
+  std::string fabric;                 // from "backends"; "": the flag's
 };
 
 // Every fault at once, one a line, each naming the key, its value and what is known. Unknown keys

@@ -7,6 +7,9 @@
 namespace baton::serving {
 namespace {
 
+constexpr char kBaton[] = "baton";
+constexpr char kParams[] = "kv_transfer_params";
+
 Json common_params(const LegPlan& plan) {
   const bool prefill = plan.first_token == engine::FirstToken::kPrefill;
   return {{"transfer_id", plan.transfer.to_string()},
@@ -53,7 +56,7 @@ bool is_role_chunk(const Json& event) {
 // Of P's kv_transfer_params. Nothing where it announces no blocks.
 std::optional<Announcement> announcement_in(const Json& event,
                                             const std::optional<TokenId>& first_token) {
-  const Json* params = find(event, "kv_transfer_params");
+  const Json* params = find(event, kParams);
   const Json* ids = params == nullptr ? nullptr : find(*params, "remote_block_ids");
   if (ids == nullptr || !ids->is_array() || ids->empty()) return {};
   Announcement out;
@@ -65,12 +68,18 @@ std::optional<Announcement> announcement_in(const Json& event,
 }
 
 // Takes the member out of the object; "" if it is not there.
-std::string take_baton(Json& object) {
-  const auto it = object.find("baton");
+std::string take_member(Json& object, const char* name) {
+  const auto it = object.find(name);
   if (it == object.end()) return "";
   std::string text = to_text(*it);
-  object.erase("baton");
+  object.erase(it);
   return text;
+}
+
+// A quotation mark inside a JSON text is escaped, so these can only be members.
+bool has_own_members(std::string_view json) {
+  return json.find("\"baton\":") != std::string_view::npos ||
+         json.find("\"kv_transfer_params\":") != std::string_view::npos;
 }
 
 // An object's text with one more member.
@@ -94,29 +103,32 @@ Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& p
     body["seed"] = plan.seed >> 1;  // 63 bits: every reader of JSON integers takes them
   }
   LegBodies bodies;
-  body.erase("kv_transfer_params");
+  body.erase(kParams);
   bodies.decode = to_text(body);
   Json prefill_params = common_params(plan);
   prefill_params["do_remote_decode"] = true;
   prefill_params["do_remote_prefill"] = false;
-  body["kv_transfer_params"] = std::move(prefill_params);
   body["stream"] = true;
   body.erase("stream_options");
-  bodies.prefill = to_text(body);
+  // What was kept is long, and text already.
+  std::string params = to_text(prefill_params);
+  if (!plan.kept.empty()) params = with_member(std::move(params), "kept", plan.kept);
+  bodies.prefill = with_member(to_text(body), kParams, params);
   return bodies;
 }
 
 std::string decode_body(std::string body, const LegPlan& plan,
-                        const std::optional<Announcement>& announced) {
+                        const std::optional<Announcement>& announced, bool keep) {
   Json params = decode_params(plan);
-  if (!announced) return with_member(std::move(body), "kv_transfer_params", to_text(params));
+  if (keep) params["keep_blocks"] = true;
+  if (!announced) return with_member(std::move(body), kParams, to_text(params));
   params["transfer_mode"] = "pull";
   params["remote_tokens"] = announced->tokens;
   if (!announced->name.empty()) params["remote_announcement"] = announced->name;
   if (announced->first_token) params["remote_first_token"] = *announced->first_token;
   // The list is long, and text already.
   std::string text = with_member(to_text(params), "remote_block_ids", announced->block_ids);
-  return with_member(std::move(body), "kv_transfer_params", text);
+  return with_member(std::move(body), kParams, text);
 }
 
 PrefillEvent read_prefill_event(std::string_view data) {
@@ -145,7 +157,7 @@ PrefillEvent read_prefill_event(std::string_view data) {
     out.outcome = text_or(*parsed, "outcome", "");
     out.cause = text_or(*parsed, "cause", "");
     out.text = text_or(*parsed, "text", "");
-    out.record = take_baton(*parsed);
+    out.record = take_member(*parsed, kBaton);
   }
   return out;
 }
@@ -156,11 +168,10 @@ DecodeEvent read_decode_event(std::string_view data, bool is_after_first) {
     out.kind = DecodeEvent::Kind::kDone;
     return out;
   }
-  // A quotation mark inside a JSON text is escaped, so these can only be members.
-  const bool has_baton = data.find("\"baton\":") != std::string_view::npos;
+  const bool has_own = has_own_members(data);
   const bool has_error = data.find("\"error\":") != std::string_view::npos;
   out.data = data;
-  if (is_after_first && !has_baton && !has_error) return out;
+  if (is_after_first && !has_own && !has_error) return out;
   Result<Json> parsed = parse_json(data);
   if (!parsed || !parsed->is_object()) {
     out.kind = DecodeEvent::Kind::kError;
@@ -174,8 +185,9 @@ DecodeEvent read_decode_event(std::string_view data, bool is_after_first) {
     return out;
   }
   if (is_role_chunk(*parsed)) out.kind = DecodeEvent::Kind::kRole;
-  if (!has_baton) return out;
-  const std::string baton = take_baton(*parsed);
+  if (!has_own) return out;
+  const std::string baton = take_member(*parsed, kBaton);
+  out.kept = take_member(*parsed, kParams);
   out.data = to_text(*parsed);
   if (baton == kFirstTokenMark) {
     out.is_first_token = true;
@@ -185,12 +197,21 @@ DecodeEvent read_decode_event(std::string_view data, bool is_after_first) {
   return out;
 }
 
-std::string take_record(std::string_view body, std::string& record) {
+std::string take_record(std::string_view body, std::string& record, std::string& kept) {
   record.clear();
-  if (body.find("\"baton\":") == std::string_view::npos) return std::string(body);
+  kept.clear();
+  if (!has_own_members(body)) return std::string(body);
   Result<Json> parsed = parse_json(body);
   if (!parsed || !parsed->is_object()) return std::string(body);
-  record = take_baton(*parsed);
+  record = take_member(*parsed, kBaton);
+  kept = take_member(*parsed, kParams);
+  return to_text(*parsed);
+}
+
+std::string with_host(std::string_view kept, std::string_view host) {
+  Result<Json> parsed = parse_json(kept);
+  if (!parsed || !parsed->is_object()) return std::string(kept);
+  (*parsed)["remote_host"] = host;
   return to_text(*parsed);
 }
 

@@ -25,6 +25,8 @@ struct LegPlan {
   std::uint64_t seed = 0;     // for both legs where the client left it out and samples
   std::optional<std::chrono::milliseconds> transfer_timeout;  // of D; unset: its own
   bool debug = false;
+  std::string
+      kept{};  // for P: what an instance kept of this chat (kept_conversations.h); "": nothing
 };
 
 struct LegBodies {
@@ -44,9 +46,9 @@ struct Announcement {
   std::optional<TokenId> first_token;
 };
 
-// D's body with its kv_transfer_params; `announced` in pull.
+// D's body with its kv_transfer_params; `announced` in pull. `keep`: it is to keep the answer's KV.
 std::string decode_body(std::string body, const LegPlan& plan,
-                        const std::optional<Announcement>& announced);
+                        const std::optional<Announcement>& announced, bool keep = false);
 
 // One event of P's stream.
 struct PrefillEvent {
@@ -67,14 +69,19 @@ struct DecodeEvent {
   Kind kind = Kind::kChunk;
   bool is_first_token = false;
   std::string record;  // D's JSON object, with the last chunk in debug mode
-  std::string data;    // what a client may see: without `baton`
+  std::string kept;    // D's kv_transfer_params of what it kept, with the last chunk; "": nothing
+  std::string data;    // what a client may see: without these
   ApiError error;
 };
 // `is_after_first`: the first token has been seen, so that most chunks need not be parsed.
 DecodeEvent read_decode_event(std::string_view data, bool is_after_first);
 
-// A plain answer of D without `baton`, which becomes `record` ("" if there is none).
-std::string take_record(std::string_view body, std::string& record);
+// A plain answer of D without `baton` and kv_transfer_params, which become `record` and `kept` (""
+// where there is none).
+std::string take_record(std::string_view body, std::string& record, std::string& kept);
+
+// `kept` with the host where P finds D, which knows its own only as it listens.
+std::string with_host(std::string_view kept, std::string_view host);
 
 // `baton` of a routed answer in debug mode.
 std::string routed_record(const TransferId& transfer, std::string_view prefill_record,

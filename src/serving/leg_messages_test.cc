@@ -15,10 +15,24 @@ TEST(LegMessages, ARecordGoesIntoABodyOfAnyMembers) {
 }
 
 TEST(LegMessages, TakeARecordAndPutItBack) {
-  std::string record;
-  const std::string body = take_record(R"({"baton":{"x":1}})", record);
+  std::string record, kept;
+  const std::string body = take_record(R"({"baton":{"x":1}})", record, kept);
   EXPECT_EQ(record, R"({"x":1})");
+  EXPECT_EQ(kept, "");
   EXPECT_EQ(with_record(body, record), R"({"baton":{"x":1}})");
+}
+
+TEST(LegMessages, WhatDKeptIsForTheRouterAlone) {
+  std::string record, kept;
+  EXPECT_EQ(take_record(R"({"id":"a","kv_transfer_params":{"remote_tokens":4}})", record, kept),
+            R"({"id":"a"})");
+  EXPECT_EQ(kept, R"({"remote_tokens":4})");
+  const DecodeEvent event =
+      read_decode_event(R"({"id":"a","kv_transfer_params":{"remote_tokens":4}})", true);
+  EXPECT_EQ(event.data, R"({"id":"a"})");
+  EXPECT_EQ(event.kept, kept);
+  EXPECT_EQ(with_host(R"({"remote_host":"0.0.0.0","remote_port":1})", "d1"),
+            R"({"remote_host":"d1","remote_port":1})");
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ constexpr Duration kPrefillLinger = std::chrono::seconds(5);
 // How long D may take to say what it makes of P's end, before its silence counts as an end too.
 constexpr Duration kVerdictGrace = std::chrono::milliseconds(500);
 constexpr std::size_t kBodyMax = 64 << 20;
+constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;  // whatever an instance says
 
 // In the words of hand-over causes where they fit.
 std::string_view cause_of(http::CallFailure failure) {
@@ -221,8 +222,9 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
   void start_decode() {
     decode_started_ = true;
+    const bool keep = context_.conversations != nullptr && context_.decode.info.bidirectional;
     context_.bodies.decode =
-        decode_body(std::move(context_.bodies.decode), context_.plan, announced_);
+        decode_body(std::move(context_.bodies.decode), context_.plan, announced_, keep);
     announced_.reset();
     send(Leg::kDecode);
   }
@@ -378,8 +380,19 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     perform(actions);
   }
 
+  // Before the client has the whole answer, which may ask on at once.
+  void remember(const std::string& kept) {
+    if (kept.empty() || context_.conversations == nullptr) return;
+    const UpstreamPool::Picked& by = context_.decode;
+    context_.conversations->put(
+        context_.conversation,
+        {with_host(kept, by.handover_host), by.info.engine_id, by.info.incarnation},
+        now() + std::chrono::milliseconds(std::min(by.info.lease_ms, kDayMs)));
+  }
+
   void on_decode_event(DecodeEvent event, Actions& actions) {
     if (!event.record.empty()) decode_record_ = std::move(event.record);
+    remember(event.kept);
     switch (event.kind) {
       case DecodeEvent::Kind::kRole:
         return;  // the answer's head has it
@@ -428,7 +441,9 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     }
     if (leg == Leg::kDecode && !context_.stream) {
       from.complete = true;
-      plain_ = take_record(from.body, decode_record_);
+      std::string kept;
+      plain_ = take_record(from.body, decode_record_, kept);
+      remember(kept);
       return decode_ended(actions);
     }
     lose(leg, {502, "instance_died", "its stream broke off"}, actions);

@@ -17,6 +17,7 @@
 #include "http/server.h"
 #include "serving/completion_answer.h"
 #include "serving/completion_request.h"
+#include "serving/kept_conversations.h"
 #include "serving/leg_messages.h"
 #include "serving/router_metrics.h"
 #include "serving/trace_context.h"
@@ -46,6 +47,9 @@ struct RelayContext {
   // case: nobody but a decode instance renews P's lease.
   Duration place_within{};
   std::function<void()> wake;  // something may be placed now
+  // Of a chat whose answer may be kept: where what D says of it goes. Outlives the relay.
+  KeptConversations* conversations = nullptr;
+  ConversationKey conversation = 0;
   Duration connect_timeout{};
   Duration request_timeout{};  // to the first token of a stream, or to the whole of a plain answer
   Duration idle_timeout{};     // the longest silence of a stream afterwards

@@ -58,6 +58,7 @@ Result<RouterOptions> router_options(const RouteOptions& options) {
     problems.push_back(fmt::format("--mode must be push, pull or auto, and is {}", options.mode));
   }
   out.upstreams.decode_slots = options.decode_slots;
+  out.conversations_max = options.conversations;
   out.upstreams.prefill = options.prefill;
   out.upstreams.decode = options.decode;
   out.request_timeout = checked_seconds("--request-timeout", options.request_timeout, problems);

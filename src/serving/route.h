@@ -17,6 +17,7 @@ struct RouteOptions {
   std::string first_token = "prefill";
   std::string mode = "auto";
   std::uint32_t decode_slots = 0;  // 0: twice each decode instance's max_num_seqs
+  std::uint32_t conversations = 4096;
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
   double request_timeout = 600;  // seconds, as the following

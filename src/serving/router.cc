@@ -41,6 +41,7 @@ class RouterImpl : public Router {
       : options_(std::move(options)),
         created_(unix_seconds()),
         log_(options_.transfer_records),
+        conversations_(options_.conversations_max),
         client_(http::Client::start()),
         pool_(
             options_.upstreams, *client_,
@@ -170,8 +171,9 @@ class RouterImpl : public Router {
     if (path == "/debug/trace") return trace(request, writer);
     if (path == "/version") return writer->respond(200, kJson, version_body());
     if (path == "/metrics") {
-      return writer->respond(200, std::string(kMetricsContentType),
-                             router_metrics_text(metrics_, pool_.snapshot()));
+      return writer->respond(
+          200, std::string(kMetricsContentType),
+          router_metrics_text(metrics_, pool_.snapshot(), conversations_.size()));
     }
     writer->respond(200, kJson, models_body(pool_.models(), created_, 0, vocab_size()));
   }
@@ -235,6 +237,7 @@ class RouterImpl : public Router {
     }
     RelayContext context = context_for(*parsed, request, arrived, *prefill, *decode);
     if (pull) set_pull(*parsed, context);
+    if (pull && context.prefill.info.bidirectional) set_conversation(*parsed, request, context);
     Result<LegBodies> bodies = make_leg_bodies(request.body, context.plan);
     BATON_CHECK(bodies.has_value(), "a body that was parsed cannot be parsed again");
     context.bodies = std::move(*bodies);
@@ -259,6 +262,24 @@ class RouterImpl : public Router {
     context.place_within =
         std::chrono::milliseconds(std::min(context.prefill.info.lease_ms, kDayMs) / 2);
     context.wake = [this] { wake_timer(); };
+  }
+
+  // Only a chat has turns. What was kept is given where its keeper lives: to find out that it does
+  // not costs the prefill instance time.
+  void set_conversation(const CompletionRequest& parsed, const http::Request& request,
+                        RelayContext& context) {
+    if (parsed.endpoint != Endpoint::kChat || options_.conversations_max == 0) return;
+    const std::vector<ConversationKey> keys = conversation_keys(parsed.model, parsed.messages);
+    context.conversations = &conversations_;
+    context.conversation = keys.back();
+    // P's server takes a body of so much, and what was kept comes on top of the client's.
+    constexpr std::size_t kOwnParams = 64 << 10;
+    const std::size_t room = http::ServerOptions().body_limit - KeptConversations::kParamsMax;
+    if (request.body.size() + kOwnParams > room) return;
+    std::optional<KeptConversation> kept = conversations_.take(keys, context.arrived);
+    if (!kept || !pool_.is_up(kept->engine_id, kept->incarnation)) return;
+    context.plan.kept = std::move(kept->params);
+    metrics_.prefixes_given.add();
   }
 
   RelayContext context_for(const CompletionRequest& parsed, const http::Request& request, Time at,
@@ -312,6 +333,7 @@ class RouterImpl : public Router {
 
   const RouterOptions options_;
   const std::int64_t created_;
+  KeptConversations conversations_;
   RouterMetrics metrics_;
   TransferLog log_;
   std::atomic<bool> stopping_{false};

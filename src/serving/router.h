@@ -25,6 +25,8 @@ struct RouterOptions {
   Duration request_timeout = std::chrono::seconds(600);
   // How long D waits for P's next word on a hand-over; unset: its own flag says.
   std::optional<std::chrono::milliseconds> transfer_timeout;
+  // Bidirectional pull: chats whose kept blocks are remembered; 0: none is kept.
+  std::size_t conversations_max = 4096;
   // The longest silence of a stream after that.
   Duration idle_timeout = std::chrono::seconds(120);
   std::size_t transfer_records = 1024;  // that GET /debug/transfers has: the latest

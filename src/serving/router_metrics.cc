@@ -12,7 +12,8 @@ double of(const Counter& counter) {
 }  // namespace
 
 std::string router_metrics_text(const RouterMetrics& metrics,
-                                const std::vector<UpstreamPool::Snapshot>& instances) {
+                                const std::vector<UpstreamPool::Snapshot>& instances,
+                                std::size_t kept_conversations) {
   MetricPage page({});
   page.counter("baton_router_requests_total", "Completion requests that came in.",
                of(metrics.requests));
@@ -34,6 +35,13 @@ std::string router_metrics_text(const RouterMetrics& metrics,
   page.gauge("baton_router_requests_waiting_for_decode",
              "Pull: requests whose blocks wait at prefill until a decode instance has a free slot.",
              static_cast<double>(metrics.waiting_for_decode.value()));
+  page.gauge("baton_router_kept_conversations",
+             "Chats whose KV a decode instance keeps for their next turn.",
+             static_cast<double>(kept_conversations));
+  page.counter(
+      "baton_router_prefixes_given_total",
+      "Requests whose prefill instance was told where the beginning of its prompt is kept.",
+      of(metrics.prefixes_given));
   page.histogram("baton_router_time_to_first_token_seconds",
                  "From a streamed request's arrival to its first token on the way to the client.",
                  metrics.time_to_first_token_seconds);

@@ -22,6 +22,7 @@ struct RouterMetrics {
   Counter first_from_prefill;  // which leg's first token the client got
   Counter first_from_decode;
   Counter legs_cancelled;
+  Counter prefixes_given;  // bidirectional pull: requests whose P was told what is kept
   Gauge running;
   Gauge waiting_for_decode;  // pull: P is done, no decode instance has a free slot
   Histogram time_to_first_token_seconds{kRouterSeconds};
@@ -29,6 +30,7 @@ struct RouterMetrics {
 };
 
 std::string router_metrics_text(const RouterMetrics& metrics,
-                                const std::vector<UpstreamPool::Snapshot>& instances);
+                                const std::vector<UpstreamPool::Snapshot>& instances,
+                                std::size_t kept_conversations);
 
 }  // namespace baton::serving

@@ -247,6 +247,96 @@ TEST_F(PullPairTest, AWaitingRequestHearsOfItsLostBlocksAndOfTheRoutersStop) {
   EXPECT_EQ(d().legs(), 1U);
 }
 
+// ---- bidirectional ----
+
+class BothWaysTest : public PullTest {
+ protected:
+  BothWaysTest() {
+    add_pulling(1, 1);
+    const auto both_ways = [](InstanceInfo& info) {
+      info.bidirectional = true;
+      info.lease_ms = 3'600'000;
+    };
+    p().change(both_ways);
+    d().change(both_ways);
+  }
+  static std::string chat(const std::string& more = "", const std::string& end = "}") {
+    return R"({"temperature": 0, "messages": [{"role": "user", "content": "hi"})" + more + "]" +
+           end;
+  }
+  static std::string second_turn() {
+    return chat(
+        R"(, {"role": "assistant", "content": "One two"}, {"role": "user", "content": "?"})");
+  }
+  // Answers the i-th request with kept blocks; what P was asked.
+  std::string turn(std::size_t i, const std::string& body) {
+    const auto browser = ask(body, "/v1/chat/completions");
+    const Leg prefill = announce(p(), i);
+    const Leg decode = d().leg(i);
+    EXPECT_THAT(decode.request.body, HasSubstr(R"("keep_blocks":true)"));
+    decode.writer->respond(200, "application/json",
+                           R"({"choices":[],"kv_transfer_params":)"
+                           R"({"remote_host":"0.0.0.0","remote_token_ids":[1,2]}})");
+    EXPECT_TRUE(browser->ends());
+    EXPECT_EQ(browser->body(), R"({"choices":[]})");
+    return prefill.request.body;
+  }
+};
+
+constexpr char kKept[] = R"("kept":{"remote_host":"127.0.0.1","remote_token_ids":[1,2]})";
+
+TEST_F(BothWaysTest, TheNextTurnsPIsToldWhatDKept) {
+  start();
+  EXPECT_THAT(turn(0, chat()), Not(HasSubstr("kept")));
+  EXPECT_TRUE(page_says("baton_router_kept_conversations 1"));
+  EXPECT_THAT(turn(1, second_turn()), HasSubstr(kKept));
+  EXPECT_THAT(turn(2, chat(R"(, {"role": "user", "content": "another"})", R"(, "model": "tiny"})")),
+              Not(HasSubstr("kept")));
+  EXPECT_TRUE(page_says("baton_router_prefixes_given_total 1"));
+}
+
+TEST_F(BothWaysTest, AStreamIsKeptToo) {
+  start();
+  const auto browser = ask(chat("", R"(, "stream": true})"), "/v1/chat/completions");
+  announce(p(), 0);
+  const Leg decode = d().leg(0);
+  decode.open();
+  decode.say(first_chunk("One"));
+  decode.say(
+      chunk(" two", R"(,"kv_transfer_params":{"remote_host":"0.0.0.0","remote_token_ids":[1,2]})"));
+  decode.done();
+  EXPECT_TRUE(browser->ends());
+  EXPECT_THAT(browser->body(), Not(HasSubstr("kv_transfer_params")));
+  EXPECT_THAT(turn(1, second_turn()), HasSubstr(kKept));
+}
+
+TEST_F(BothWaysTest, AKeeperThatDiedIsNotNamed) {
+  add_pulling(0, 1);
+  decode_[1]->change([](InstanceInfo& info) { info.incarnation = 8; });
+  start();
+  turn(0, chat());
+  d().stop();
+  ASSERT_TRUE(page_says("baton_router_instance_up{stage=\"decode\",url=\"" + d().url() + "\"} 0"));
+  const auto browser = ask(second_turn(), "/v1/chat/completions");
+  EXPECT_THAT(p().leg(1).request.body, Not(HasSubstr("kept")));
+}
+
+TEST_F(BothWaysTest, WhatLapsedIsNotNamed) {
+  d().change([](InstanceInfo& info) { info.lease_ms = 0; });
+  start();
+  turn(0, chat());
+  EXPECT_THAT(turn(1, second_turn()), Not(HasSubstr("kept")));
+}
+
+TEST_F(BothWaysTest, WithoutRoomForConversationsNothingIsKept) {
+  RouterOptions options;
+  options.conversations_max = 0;
+  start(std::move(options));
+  const auto browser = ask(chat(), "/v1/chat/completions");
+  announce(p(), 0);
+  EXPECT_THAT(d().leg(0).request.body, Not(HasSubstr("keep_blocks")));
+}
+
 // ---- modes ----
 
 class ModeTest : public RouterTest {

@@ -284,6 +284,8 @@ Result<Plan> make_plan(const ServeOptions& options) {
       add_lines("--kv-transfer-config: ", config.error().message, problems);
     } else {
       out.load_failure_policy = config->load_failure_policy;
+      out.bidirectional = config->bidirectional;
+      out.kept_blocks_max = config->kept_blocks_max;
       out.agent = agent_options(options, *config, problems);
     }
   }

@@ -123,6 +123,14 @@ ApiResult<void> UpstreamPool::check(Stage stage, const std::string& model) const
   return {};
 }
 
+bool UpstreamPool::is_up(const std::string& engine_id, std::uint64_t incarnation) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(instances_.begin(), instances_.end(), [&](const Instance& instance) {
+    return instance.up && instance.info.engine_id == engine_id &&
+           instance.info.incarnation == incarnation;
+  });
+}
+
 void UpstreamPool::release(std::size_t index) {
   const std::lock_guard lock(mutex_);
   --instances_[index].running;

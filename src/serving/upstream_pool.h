@@ -79,6 +79,8 @@ class UpstreamPool {
   void tick(Time now);
   Time next_tick() const;
 
+  // This very process takes requests.
+  bool is_up(const std::string& engine_id, std::uint64_t incarnation) const;
   bool has_both() const;
   std::string health_text() const;  // why it is not ready; "" if it is
   std::vector<std::string> models() const;

@@ -179,7 +179,8 @@ class Client(threading.Thread):
 
     def _choice(self, choice):
         self.tokens += choice.get("token_ids") or []
-        self.text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+        chat = choice.get("delta") or choice.get("message") or {}
+        self.text += choice.get("text") or chat.get("content") or ""
 
     def _events(self, response):
         for data in events_of(response):
@@ -368,9 +369,9 @@ class Stack:
     """One or more P, one or more D and a router; all push or all pull, which the router finds out."""
 
     def __init__(self, model, prefills=1, decodes=1, extra=(), router_extra=(), prefill_env=None, decode_env=None,
-                 prefill_extra=(), decode_extra=(), mode="push"):
+                 prefill_extra=(), decode_extra=(), mode="push", config=()):
         self.mode = mode
-        config = {"kv_connector": CONNECTORS[mode]}
+        config = {"kv_connector": CONNECTORS[mode], **dict(config)}
         ports = free_ports(2 * (prefills + decodes) + 1)
         self.prefill = [Instance(f"prefill-{i}", model, ports.pop(), "kv_producer", ports.pop(),
                                  [*extra, *prefill_extra], config, prefill_env) for i in range(prefills)]

@@ -48,8 +48,9 @@ void legs(Input& in) {
   static_cast<void>(serving::read_prefill_event(data));
   const auto event = serving::read_decode_event(data, after_first);
   if (!event.record.empty()) check_json(event.record);
-  std::string record;
-  const std::string body = serving::take_record(data, record);
+  std::string record, kept;
+  const std::string body = serving::take_record(data, record, kept);
+  if (!kept.empty()) check_json(serving::with_host(kept, "h"));
   if (!record.empty()) check_json(serving::with_record(body, record));
   check_json(serving::error_body(serving::parse_error_body(502, data)));
 }

@@ -33,6 +33,8 @@ Status FakeHub::submit(Call call, FakeAgent& agent, TransferId id,
   const std::lock_guard lock(mutex_);
   if (refusals_[call] > 0) {
     --refusals_[call];
+    // Whoever was refused here asked in order, and may go on to register.
+    if (call == Call::kClaim) transfers_[id].claimed = true;
     return baton::fail(Errc::kResourceExhausted, "the queue of the fake agent is full");
   }
   Transfer& transfer = transfers_[id];
@@ -75,6 +77,10 @@ void FakeHub::copy(const Transfer& transfer) {
   if (registration.source) {
     BATON_CHECK(registration.source->range == TokenRange({0, at}));
     BATON_CHECK(registration.source->block_ids.at(0) == from, "not the blocks of P");
+    BATON_CHECK(registration.range.end <= at);
+    from.resize(registration.block_ids[0].size());
+  } else {
+    BATON_CHECK(registration.range == TokenRange({0, at}));
   }
   const std::uint32_t block_size = transfer.decode->geometry().block_size;
   BATON_CHECK(registration.range.end == at && registration.range.begin % block_size == 0);

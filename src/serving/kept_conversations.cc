@@ -1,0 +1,74 @@
+#include "serving/kept_conversations.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+namespace baton::serving {
+namespace {
+
+std::uint64_t hash_of(std::string_view text) {
+  return std::hash<std::string_view>()(text);
+}
+
+ConversationKey continued(ConversationKey before, const model::ChatMessage& message) {
+  const std::array<std::uint64_t, 3> parts = {before, hash_of(message.role),
+                                              hash_of(message.content)};
+  return hash_of({reinterpret_cast<const char*>(parts.data()), sizeof parts});
+}
+
+}  // namespace
+
+std::vector<ConversationKey> conversation_keys(const std::string& model,
+                                               const std::vector<model::ChatMessage>& messages) {
+  std::vector<ConversationKey> keys;
+  keys.reserve(messages.size());
+  ConversationKey key = hash_of(model);
+  for (const model::ChatMessage& message : messages) {
+    keys.push_back(key = continued(key, message));
+  }
+  return keys;
+}
+
+void KeptConversations::put(ConversationKey key, KeptConversation kept, Time expires) {
+  const std::size_t bytes = kept.params.size();
+  if (most_ == 0 || bytes > kParamsMax) return;
+  const std::lock_guard lock(mutex_);
+  if (const auto at = by_key_.find(key); at != by_key_.end()) erase(at->second);
+  while (entries_.size() >= most_ || bytes_ + bytes > kBytesMax) erase(entries_.begin());
+  entries_.push_back({key, std::move(kept), expires});
+  by_key_.emplace(key, std::prev(entries_.end()));
+  bytes_ += bytes;
+}
+
+std::optional<KeptConversation> KeptConversations::take(const std::vector<ConversationKey>& keys,
+                                                        Time now) {
+  const std::lock_guard lock(mutex_);
+  for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
+    const auto at = by_key_.find(*key);
+    if (at == by_key_.end()) continue;
+    const Entries::iterator entry = at->second;
+    const bool lapsed = now >= entry->expires;
+    KeptConversation kept = std::move(entry->kept);
+    bytes_ -= kept.params.size();
+    by_key_.erase(at);
+    entries_.erase(entry);
+    if (!lapsed) return kept;
+  }
+  return {};
+}
+
+std::size_t KeptConversations::size() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+void KeptConversations::erase(Entries::iterator entry) {
+  bytes_ -= entry->kept.params.size();
+  by_key_.erase(entry->key);
+  entries_.erase(entry);
+}
+
+}  // namespace baton::serving

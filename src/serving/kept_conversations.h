@@ -1,0 +1,67 @@
+// Bidirectional pull, at the router: what decode instances kept of answered chats, so that the
+// prefill instance of the next turn can be told. A chat is known by its messages: nothing in
+// OpenAI's API names it. Whoever takes it up need not go on with the same tokens, nor with the same
+// chat where hashes collide: the prefill instance holds the kept tokens against its prompt.
+//
+// Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "model/chat_template.h"
+
+namespace baton::serving {
+
+using ConversationKey = std::uint64_t;
+
+// Of the first message, of the first two, and so on to all of them.
+std::vector<ConversationKey> conversation_keys(const std::string& model,
+                                               const std::vector<model::ChatMessage>& messages);
+
+struct KeptConversation {
+  std::string params;  // kv_transfer_params of the instance that keeps it, a JSON object
+  std::string engine_id;
+  std::uint64_t incarnation = 0;
+};
+
+class KeptConversations {
+ public:
+  // What a P leg takes beside the client's body (http::ServerOptions::body_limit).
+  static constexpr std::size_t kParamsMax = 1 << 20;
+  // Of all together.
+  static constexpr std::size_t kBytesMax = 64 << 20;
+
+  // `most` conversations, of which the least recently answered goes first. 0: none is remembered.
+  explicit KeptConversations(std::size_t most) : most_(most) {}
+
+  // In the place of what was there under this key. Too long ones are not remembered.
+  void put(ConversationKey key, KeptConversation kept, Time expires);
+  // The one with the most messages, and it is gone: kept blocks are read once.
+  std::optional<KeptConversation> take(const std::vector<ConversationKey>& keys, Time now);
+  std::size_t size() const;
+
+ private:
+  struct Entry {
+    ConversationKey key = 0;
+    KeptConversation kept;
+    Time expires{};
+  };
+  using Entries = std::list<Entry>;  // least recently answered first
+  void erase(Entries::iterator entry);
+
+  const std::size_t most_;
+  mutable std::mutex mutex_;
+  Entries entries_;
+  std::unordered_map<ConversationKey, Entries::iterator> by_key_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace baton::serving

@@ -1,0 +1,101 @@
+#include "serving/kept_conversations.h"
+
+#include <gtest/gtest.h>
+
+namespace baton::serving {
+namespace {
+
+using Messages = std::vector<model::ChatMessage>;
+
+const Messages kFirst = {{"system", "Be brief."}, {"user", "Hi"}};
+
+Messages next(Messages messages, const std::string& answer = "Hello.") {
+  messages.push_back({"assistant", answer});
+  messages.push_back({"user", "And then?"});
+  return messages;
+}
+
+ConversationKey key_of(const Messages& messages, const std::string& model = "m") {
+  return conversation_keys(model, messages).back();
+}
+
+KeptConversation kept(const std::string& params) {
+  return {params, "d", 1};
+}
+
+constexpr Time at(int seconds) {
+  return Time{} + std::chrono::seconds(seconds);
+}
+
+TEST(KeptConversations, TheNextTurnFindsTheTurnBeforeOnce) {
+  KeptConversations table(8);
+  table.put(key_of(kFirst), kept("first"), at(10));
+  const Messages second = next(kFirst);
+  table.put(key_of(second), kept("second"), at(10));
+  const auto keys = conversation_keys("m", next(second));
+  EXPECT_EQ(table.take(keys, at(1))->params, "second");
+  EXPECT_EQ(table.take(keys, at(1))->params, "first");
+  EXPECT_FALSE(table.take(keys, at(1)).has_value());
+  EXPECT_EQ(table.size(), 0U);
+}
+
+TEST(KeptConversations, AnEditedAnswerOrTheSameQuestionAgainStillHasTheBeginning) {
+  KeptConversations table(8);
+  table.put(key_of(kFirst), kept("first"), at(10));
+  EXPECT_TRUE(table.take(conversation_keys("m", next(kFirst, "Good day.")), at(1)).has_value());
+  table.put(key_of(kFirst), kept("first"), at(10));
+  EXPECT_TRUE(table.take(conversation_keys("m", kFirst), at(1)).has_value());
+}
+
+TEST(KeptConversations, AnotherConversationFindsNothing) {
+  KeptConversations table(8);
+  table.put(key_of(kFirst), kept("first"), at(10));
+  const std::pair<std::string, Messages> others[] = {
+      {"other", kFirst},
+      {"m", {{"system", "Be brief."}, {"user", "Hi!"}}},
+      {"m", {{"user", "Be brief."}, {"user", "Hi"}}},
+      {"m", {{"user", "Hi"}}},
+      {"m", {{"system", "Be brief.Hi"}}},
+  };
+  for (const auto& [model, messages] : others) {
+    EXPECT_FALSE(table.take(conversation_keys(model, messages), at(1)).has_value());
+  }
+  EXPECT_EQ(table.size(), 1U);
+}
+
+TEST(KeptConversations, WhatHasExpiredIsNotGiven) {
+  KeptConversations table(8);
+  table.put(key_of(kFirst), kept("first"), at(10));
+  EXPECT_FALSE(table.take(conversation_keys("m", kFirst), at(10)).has_value());
+  EXPECT_EQ(table.size(), 0U);
+}
+
+TEST(KeptConversations, TheLeastRecentlyAnsweredGoesFirst) {
+  KeptConversations table(2);
+  for (const ConversationKey key : {1, 2, 1, 3}) table.put(key, kept("x"), at(10));
+  EXPECT_EQ(table.size(), 2U);
+  EXPECT_FALSE(table.take({2}, at(1)).has_value());
+  EXPECT_TRUE(table.take({1}, at(1)).has_value());
+  EXPECT_TRUE(table.take({3}, at(1)).has_value());
+}
+
+TEST(KeptConversations, ItsBytesAreBounded) {
+  KeptConversations table(1000);
+  table.put(1, kept(std::string(KeptConversations::kParamsMax + 1, 'x')), at(10));
+  EXPECT_EQ(table.size(), 0U);
+  const std::string longest(KeptConversations::kParamsMax, 'x');
+  constexpr std::size_t kFit = KeptConversations::kBytesMax / KeptConversations::kParamsMax;
+  for (ConversationKey key = 0; key < kFit + 3; ++key) table.put(key, kept(longest), at(10));
+  EXPECT_EQ(table.size(), kFit);
+  EXPECT_FALSE(table.take({2}, at(1)).has_value());
+  EXPECT_TRUE(table.take({3}, at(1)).has_value());
+}
+
+TEST(KeptConversations, OfNoneNothingIsRemembered) {
+  KeptConversations table(0);
+  table.put(1, kept("x"), at(10));
+  EXPECT_EQ(table.size(), 0U);
+}
+
+}  // namespace
+}  // namespace baton::serving
