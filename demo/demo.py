@@ -90,10 +90,10 @@ def all_at_once(port, bodies):
 
 
 def record(port, transfer_id):
-    """One side's record of a hand-over. P's comes with its last completion, which may be after D's answer."""
+    """One side's record of a hand-over. P's comes with its last completion, which may be long after D's answer."""
     find = lambda: stack.request(port, "GET", f"/debug/transfers?id={transfer_id}").json["transfers"]  # noqa: E731
     try:
-        return stack.wait_for("a record", find, 5)[-1]
+        return stack.wait_for("a record", find, PATIENCE)[-1]
     except AssertionError:
         return None
 
@@ -170,7 +170,7 @@ def disaggregated(args):
         answers += all_at_once(router, prompts(args.short))
         for name, side in sides.items():
             try:
-                side.wait_whole(20)
+                side.wait_whole(PATIENCE)
             except AssertionError as error:
                 print(f"  {error}")
         after = {name: side.blocks() for name, side in sides.items()}

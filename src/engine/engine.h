@@ -149,8 +149,8 @@ class Engine {
   // a consumer), pull: announced blocks that are missing or are not those of the prompt, queue
   // full, stopping.
   virtual Status submit(Request request, OutputCallback callback) = 0;
-  // Ends the request as kAborted (after which the callback is not called again); unknown ids are
-  // fine.
+  // Ends the request, as kAborted; unknown ids are fine. P's whose blocks the agent knows ends with
+  // its hand-over, so that its record is whole: as kHandedOver where everything had crossed.
   virtual void abort(const std::string& id) = 0;
 
   // Before the process stops: no hand-over begins any more, those under way go on (drain), or end

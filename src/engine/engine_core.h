@@ -65,6 +65,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   // What becomes of the requests (engine_requests.cc).
   void accept(std::unique_ptr<Sequence> sequence);
   void abort_one(const std::string& id);
+  void leave_steps(Sequence& sequence);
   void start_remote(Sequence& sequence);
   void wait_posted(const Sequence& sequence);
   // Of one step, for all that it registers: a peer that does not answer must not stop those that

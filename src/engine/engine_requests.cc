@@ -51,7 +51,19 @@ void EngineCore::note_local_prefill(const Sequence& sequence) {
 
 void EngineCore::abort_one(const std::string& id) {
   const auto at = sequences_.find(id);
-  if (at != sequences_.end()) finish(*at->second, FinishReason::kAborted, {});
+  if (at == sequences_.end() || at->second->aborted) return;
+  Sequence& sequence = *at->second;
+  if (!desk_ || !desk_->give_up(sequence)) return finish(sequence, FinishReason::kAborted, {});
+  sequence.aborted = true;
+  leave_steps(sequence);
+  sequence.phase = Phase::kHandingOver;
+}
+
+void EngineCore::leave_steps(Sequence& sequence) {
+  scheduler_.remove(sequence);
+  for (auto* list : {&ready_retries_, &finished_now_, &finished_before_}) {
+    std::erase(*list, &sequence);
+  }
 }
 
 // D, in the step that granted its blocks: P may write from here on, or they are read into (pull).
@@ -226,10 +238,7 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   const std::string id = sequence.request.id;
   const auto transfer = transfer_of(sequence.request);
   const bool transfer_stays = transfer && desk_->detach(sequence);
-  scheduler_.remove(sequence);
-  for (auto* list : {&ready_retries_, &finished_now_, &finished_before_}) {
-    std::erase(*list, &sequence);
-  }
+  leave_steps(sequence);
   pool_.free(sequence.blocks);
   sequence.blocks.clear();
   count_finish(sequence, reason);
@@ -375,6 +384,8 @@ void EngineCore::prefill_ended(Sequence& sequence, Event event) {
   sequence.handover = std::move(event);
   if (done) {
     finish(sequence, FinishReason::kHandedOver, {});
+  } else if (sequence.aborted) {
+    finish(sequence, FinishReason::kAborted, {});
   } else {
     finish_error(sequence, std::move(error));
   }

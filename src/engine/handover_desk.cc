@@ -106,6 +106,14 @@ bool HandoverDesk::settle_withdrawal(Sequence& sequence, const Event& event) {
   return true;
 }
 
+bool HandoverDesk::give_up(const Sequence& sequence) {
+  if (!sequence.is_prefill_only() || sequence.ready_sent == 0) return false;
+  const TransferId transfer = sequence.request.remote_decode->transfer;
+  if (!prefill_.contains(transfer)) return false;
+  cancel(transfer);
+  return true;
+}
+
 bool HandoverDesk::detach(Sequence& sequence) {
   const auto transfer = sequence.request.remote_decode ? sequence.request.remote_decode->transfer
                                                        : sequence.request.remote_prefill->transfer;

@@ -58,6 +58,8 @@ class HandoverDesk {
   // P: blocks up to sequence.computed are done as far as they are whole, or all of them at the end
   // of the prompt. Nothing new to tell is kAccepted.
   Result<Answer> send_ready(Sequence& sequence, std::uint32_t block_size);
+  // P: the request is aborted. True: the agent knows blocks of it, and prefill_ended() follows.
+  bool give_up(const Sequence& sequence);
   // The sequence ends before its transfer did: cancels, and takes over blocks that a peer may still
   // touch. True: P's blocks stay here, and transfer_over() will be called.
   bool detach(Sequence& sequence);

@@ -246,10 +246,9 @@ TEST_F(HandoverTest, PrefillKeepsItsBlocksUntilTheEnd) {
   EXPECT_EQ(prefill_->blocks().used, 3U);
   EXPECT_EQ(decode_->blocks().used, 3U);
   EXPECT_EQ(p.finishes, 0);
-  prefill_->abort("r");  // the request is over; its blocks are not
-  p.wait();
-  EXPECT_EQ(p.last.finish, FinishReason::kAborted);
+  prefill_->abort("r");  // a write was posted: neither its blocks nor its end
   d.wait();
+  EXPECT_EQ(p.finishes, 0);
   EXPECT_EQ(d.last.finish, FinishReason::kError);
   EXPECT_EQ(d.last.error.code, Errc::kCancelled);
   EXPECT_EQ(prefill_->blocks().used, 3U);
@@ -260,6 +259,10 @@ TEST_F(HandoverTest, PrefillKeepsItsBlocksUntilTheEnd) {
           .code,
       Errc::kAlreadyExists);
   hub_.drain(kTransfer);
+  p.wait();
+  EXPECT_EQ(p.last.finish, FinishReason::kAborted);
+  ASSERT_TRUE(p.last.handover.has_value());
+  EXPECT_EQ(p.last.handover->outcome, Outcome::kCancelled);
   EXPECT_TRUE(all_blocks_free(*prefill_));
   EXPECT_EQ(decode_->blocks().quarantined, 3U);  // nobody said yet that P has stopped writing
   hub_.release(kTransfer);
@@ -394,6 +397,40 @@ TEST_F(HandoverTest, AbortsPrefillInEachPhase) {
   }
 }
 
+// A busy P takes the abort of a leg and the end of its transfer in one look: everything crossed,
+// and what is told of the request says so.
+TEST_F(HandoverTest, AnAbortDoesNotHideTheEndThatOvertookIt) {
+  start();
+  const Request request = make_request("r", make_prompt(1, 12), 6);
+  Answer p, d, busy;
+  submit(*prefill_, prefill_leg(request, kTransfer, FirstToken::kPrefill), p);
+  ASSERT_TRUE(all_ready(kTransfer));
+  std::promise<void> go_on;
+  std::promise<void> in_step;
+  prefill_model_->before_forward = [&, first = true](auto) mutable {
+    if (!std::exchange(first, false)) return;
+    in_step.set_value();
+    go_on.get_future().wait();
+  };
+  submit(*prefill_,
+         prefill_leg(make_request("busy", make_prompt(2, 12), 6), transfer_number(2),
+                     FirstToken::kPrefill),
+         busy);
+  in_step.get_future().wait();
+  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill), d);
+  d.wait();
+  prefill_->abort("r");
+  go_on.set_value();
+  p.wait();
+  EXPECT_EQ(p.last.finish, FinishReason::kHandedOver);
+  ASSERT_TRUE(p.last.handover.has_value());
+  EXPECT_EQ(p.last.handover->outcome, Outcome::kDone);
+  EXPECT_EQ(p.last.handover->range, (TokenRange{0, 12}));
+  prefill_->abort("busy");
+  busy.wait();
+  expect_whole();
+}
+
 TEST_F(HandoverTest, PrefillHearsWhyItsTransferFailed) {
   hub_.set_automatic(false);
   start();
@@ -450,7 +487,10 @@ TEST_F(HandoverTest, ATransferIsUsedByOneRequestAtATime) {
       prefill_->submit(prefill_leg(request, kTransfer, FirstToken::kPrefill), OutputCallback());
   EXPECT_EQ(status.error().code, Errc::kAlreadyExists);
   EXPECT_THAT(status.error().message, HasSubstr(kTransfer.to_string()));
+  ASSERT_TRUE(all_ready(kTransfer));
   prefill_->abort("r");
+  ASSERT_TRUE(hub_.wait(kTransfer, [](const auto& t) { return t.held.has_value(); }));
+  hub_.drain(kTransfer);
   p.wait();
 }
 

@@ -56,6 +56,7 @@ struct Sequence {
   bool ready_done = false;
   std::optional<TokenId> first_token;
   TextStream::Step first_text;
+  bool aborted = false;  // it ends with its transfer, whose blocks a peer may still read
 
   // D: the attempt under which the blocks are registered; 0: none.
   std::uint32_t attempt = 0;
