@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "handover/prefill_impl.h"
+#include "handover/share.h"
 
 namespace baton::handover {
 namespace {
@@ -112,10 +113,9 @@ bool PrefillSide::Impl::hash_stretch(std::uint32_t push, std::uint64_t& hash_bud
   return true;
 }
 
-// One slow peer must not take every place that the fabric has.
 bool PrefillSide::Impl::room_for(const Push& p) const {
   const std::uint32_t most = config.writes_in_flight_max;
-  const std::uint32_t share = peers_connected > 1 ? std::max(1U, most - most / 4) : most;
+  const std::uint32_t share = share_of_peer(most, peers_connected <= 1);
   return in_flight < most && peers[p.peer].way.in_flight < share;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "handover/decode_impl.h"
+#include "handover/share.h"
 
 namespace baton::handover {
 
@@ -131,8 +132,7 @@ bool DecodeSide::Impl::read_some(Time now) {
   const auto ways = std::count_if(peers.begin(), peers.end(), [](const Peer& p) {
     return p.state != Peer::State::kFree && p.way.is_open();
   });
-  const std::uint32_t most = config.writes_in_flight_max;
-  reads_of_peer_max = ways > 1 ? std::max(1U, most - most / 4) : most;
+  reads_of_peer_max = share_of_peer(config.writes_in_flight_max, ways <= 1);
   const bool posted = readers.run([&](std::uint32_t index) { return read_next(index, now); });
   return posted && !readers.empty();
 }
@@ -154,7 +154,6 @@ Turns::Step DecodeSide::Impl::read_next(std::uint32_t index, Time now) {
   return Turns::Step::kStarved;
 }
 
-// One slow peer must not take every place that the fabric has.
 bool DecodeSide::Impl::room_for_read(const Way& way) const {
   return reads_in_flight < config.writes_in_flight_max && way.in_flight < reads_of_peer_max;
 }

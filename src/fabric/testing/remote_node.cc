@@ -146,71 +146,83 @@ bool receive_packet(int fd, Packet& packet) {
   return true;
 }
 
+void open_inbound(Node& node, Packet& request, Packet& reply) {
+  const PeerId peer = request.get_peer();
+  const auto inbound = node.open_inbound(peer, request.get<Access>());
+  reply.put(inbound.has_value());
+  if (!inbound) return reply.put_error(inbound.error());
+  reply.put(inbound->id);
+  reply.put_bytes(inbound->offer);
+}
+
+void connect(Node& node, Packet& request, Packet& reply) {
+  const PeerId receiver = request.get_peer();
+  const auto offer = request.get_bytes<Bytes>();
+  const auto outbound = node.connect(receiver, offer, request.get_regions());
+  reply.put(outbound.has_value());
+  if (!outbound) return reply.put_error(outbound.error());
+  reply.put(*outbound);
+}
+
+template <typename Op>
+std::vector<Op> get_posts(Packet& request) {
+  std::vector<Op> posts(request.get<std::size_t>());
+  for (Op& post : posts) post = request.get<Op>();
+  return posts;
+}
+
+void put_posted(const Node::Posted& posted, Packet& reply) {
+  reply.put(posted.accepted);
+  reply.put(posted.status.has_value());
+  if (!posted.status) reply.put_error(posted.status.error());
+}
+
+void put_events(const std::vector<FabricEvent>& events, Packet& reply) {
+  reply.put(events.size());
+  for (const FabricEvent& event : events) {
+    reply.put(event.kind);
+    reply.put(event.inbound);
+    reply.put(event.outbound);
+    reply.put(event.immediate);
+    reply.put(event.context);
+    reply.put_bytes(event.error);
+    reply.put(event.over);
+  }
+}
+
+void put_capabilities(const Capabilities& limits, Packet& reply) {
+  reply.put_bytes(limits.name);
+  reply.put(limits.reads);
+  reply.put(limits.delivery_complete);
+  reply.put(limits.writes_in_flight_max);
+  reply.put(limits.write_bytes_max);
+  reply.put(limits.immediates_max);
+}
+
 Packet obey(Node& node, Packet& request) {
   Packet reply;
   switch (request.get<Call>()) {
-    case Call::kOpenInbound: {
-      const PeerId peer = request.get_peer();
-      const auto inbound = node.open_inbound(peer, request.get<Access>());
-      reply.put(inbound.has_value());
-      if (!inbound) {
-        reply.put_error(inbound.error());
-        break;
-      }
-      reply.put(inbound->id);
-      reply.put_bytes(inbound->offer);
+    case Call::kOpenInbound:
+      open_inbound(node, request, reply);
       break;
-    }
     case Call::kFence:
       node.fence_inbound(request.get<InboundId>());
       break;
-    case Call::kConnect: {
-      const PeerId receiver = request.get_peer();
-      const auto offer = request.get_bytes<Bytes>();
-      const auto outbound = node.connect(receiver, offer, request.get_regions());
-      reply.put(outbound.has_value());
-      if (!outbound) {
-        reply.put_error(outbound.error());
-      } else {
-        reply.put(*outbound);
-      }
+    case Call::kConnect:
+      connect(node, request, reply);
       break;
-    }
     case Call::kClose:
       node.close_outbound(request.get<OutboundId>());
       break;
-    case Call::kPost: {
-      std::vector<Write> writes(request.get<std::size_t>());
-      for (Write& write : writes) write = request.get<Write>();
-      const Node::Posted posted = node.post(writes);
-      reply.put(posted.accepted);
-      reply.put(posted.status.has_value());
-      if (!posted.status) reply.put_error(posted.status.error());
+    case Call::kPost:
+      put_posted(node.post(get_posts<Write>(request)), reply);
       break;
-    }
-    case Call::kPostReads: {
-      std::vector<Read> reads(request.get<std::size_t>());
-      for (Read& read : reads) read = request.get<Read>();
-      const Node::Posted posted = node.post_reads(reads);
-      reply.put(posted.accepted);
-      reply.put(posted.status.has_value());
-      if (!posted.status) reply.put_error(posted.status.error());
+    case Call::kPostReads:
+      put_posted(node.post_reads(get_posts<Read>(request)), reply);
       break;
-    }
-    case Call::kPoll: {
-      const auto events = node.poll(request.get<std::size_t>());
-      reply.put(events.size());
-      for (const FabricEvent& event : events) {
-        reply.put(event.kind);
-        reply.put(event.inbound);
-        reply.put(event.outbound);
-        reply.put(event.immediate);
-        reply.put(event.context);
-        reply.put_bytes(event.error);
-        reply.put(event.over);
-      }
+    case Call::kPoll:
+      put_events(node.poll(request.get<std::size_t>()), reply);
       break;
-    }
     case Call::kBusy:
       reply.put(node.busy());
       break;
@@ -225,16 +237,9 @@ Packet obey(Node& node, Packet& request) {
       reply.put_bytes(node.read(offset, request.get<std::uint64_t>()));
       break;
     }
-    case Call::kCapabilities: {
-      const Capabilities limits = node.capabilities();
-      reply.put_bytes(limits.name);
-      reply.put(limits.reads);
-      reply.put(limits.delivery_complete);
-      reply.put(limits.writes_in_flight_max);
-      reply.put(limits.write_bytes_max);
-      reply.put(limits.immediates_max);
+    case Call::kCapabilities:
+      put_capabilities(node.capabilities(), reply);
       break;
-    }
     case Call::kRegions:
       reply.put_regions(node.regions());
       break;
