@@ -24,12 +24,14 @@ class Inbound {
   Inbound(InboundId id, PeerId peer, Access access, const Token& token)
       : id_(id), peer_(std::move(peer)), access_(access), token_(token) {}
 
+  const PeerId& peer() const { return peer_; }
   Access access() const { return access_; }
   const Token& token() const { return token_; }
   // Somebody proved the token: from here on only the death of that process, or its farewell, is a
   // fence.
   bool bound() const { return process_.has_value(); }
   int pidfd() const { return process_->pidfd(); }
+  bool is_of(pid_t process) const { return bound() && process_->pid() == process; }
   bool voided() const { return voided_; }
   // The process has said its farewell, and has not come back since.
   bool left() const { return left_; }

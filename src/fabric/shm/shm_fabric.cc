@@ -33,6 +33,9 @@ constexpr std::uint64_t kPollBytes = 256ULL << 10;  // copied in one poll
 constexpr std::uint64_t kTurnBytes = 64ULL << 10;   // of one outbound before the next has its turn
 constexpr int kCopyPolls = 4;  // polls of copying between two looks at the sockets
 constexpr std::size_t kInboundsMax = 4096;
+// Of one engine id, and of one process whatever it calls itself: whoever begins session after
+// session and never says farewell fills its own share.
+constexpr std::size_t kInboundsOfPeerMax = 256;
 constexpr std::size_t kEventsHigh =
     16384;  // unpolled; beyond it nothing moves until some are taken
 constexpr std::size_t kOutboundsMax = 4096;
@@ -208,6 +211,14 @@ Result<Fabric::Inbound> ShmFabric::open_inbound(const PeerId& peer, Access acces
   if (inbounds_.size() >= kInboundsMax) {
     return fail(Errc::kResourceExhausted,
                 fmt::format("{} inbounds are open, the most allowed", kInboundsMax));
+  }
+  const auto of_peer = std::count_if(inbounds_.begin(), inbounds_.end(), [&](const auto& entry) {
+    return entry.second.peer().engine_id == peer.engine_id;
+  });
+  if (static_cast<std::size_t>(of_peer) >= kInboundsOfPeerMax) {
+    return fail(Errc::kResourceExhausted,
+                fmt::format("{} inbounds of peer {} are open, at most {} are allowed", of_peer,
+                            peer.engine_id, kInboundsOfPeerMax));
   }
   if (access == Access::kRead) {
     if (Status ok = open_read_only(); !ok) return tl::unexpected(ok.error());
@@ -457,6 +468,13 @@ std::optional<std::string> ShmFabric::let_in(Listener::Visitor& visitor,
   In& inbound = found->second;
   if (std::optional<std::string> objection = inbound.objection(hello->access, visitor.process)) {
     return objection;
+  }
+  const auto of_process = std::count_if(inbounds_.begin(), inbounds_.end(), [&](const auto& entry) {
+    return &entry.second != &inbound && entry.second.is_of(visitor.process.pid());
+  });
+  if (static_cast<std::size_t>(of_process) >= kInboundsOfPeerMax) {
+    return fmt::format("process {} holds {} inbounds here, at most {} are allowed",
+                       visitor.process.pid(), of_process, kInboundsOfPeerMax);
   }
   // The process is bound before it gets the memory: from here on nothing but its death or its
   // farewell is a fence.

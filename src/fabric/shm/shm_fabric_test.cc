@@ -3,6 +3,7 @@
 #include "fabric/shm/shm_fabric.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -713,8 +714,11 @@ TEST(ShmLife, SessionsThatAWriterLeftAreForgottenWhetherOrNotItWasAsked) {
 TEST(ShmLife, PastTheMostInboundsTheNextIsRefusedAndServedOnceThereIsRoom) {
   const auto node = local_node();
   std::vector<InboundId> open;
-  for (auto one = node->open_inbound(PeerId{"p", 1}, Access::kWrite); one;
-       one = node->open_inbound(PeerId{"p", open.size() + 1}, Access::kWrite)) {
+  const auto next = [&] {
+    return node->open_inbound(PeerId{fmt::format("p{}", open.size() / 200), open.size() + 1},
+                              Access::kWrite);
+  };
+  for (auto one = next(); one; one = next()) {
     open.push_back(one->id);
     ASSERT_LE(open.size(), 4096U);
   }
@@ -725,6 +729,53 @@ TEST(ShmLife, PastTheMostInboundsTheNextIsRefusedAndServedOnceThereIsRoom) {
   EXPECT_EQ(refused.error().message, "4096 inbounds are open, the most allowed");
   node->fence_inbound(open.front());
   EXPECT_TRUE(node->open_inbound(PeerId{"p", 9999}, Access::kWrite));
+}
+
+// A peer that begins session after session and never says farewell fills its own share: by its
+// name, and where it takes another name each time, by its process.
+TEST(ShmLife, OnePeerLeavesInboundsToTheOthers) {
+  constexpr std::size_t kOfPeerMax = 256;
+  const auto receiver_node = local_node();
+  std::vector<InboundId> open;
+  for (std::size_t i = 0; i < kOfPeerMax; ++i) {
+    const auto one = receiver_node->open_inbound(PeerId{"hostile", i + 1}, Access::kWrite);
+    ASSERT_TRUE(one) << one.error().message;
+    open.push_back(one->id);
+  }
+  const auto refused = receiver_node->open_inbound(PeerId{"hostile", 9999}, Access::kWrite);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "256 inbounds of peer hostile are open, at most 256 are allowed");
+  EXPECT_TRUE(receiver_node->open_inbound(PeerId{"honest", 1}, Access::kWrite));
+  receiver_node->fence_inbound(open.front());
+  EXPECT_TRUE(receiver_node->open_inbound(PeerId{"hostile", 9999}, Access::kWrite));
+}
+
+TEST(ShmLife, OneProcessLeavesInboundsToTheOthersWhateverItCallsItself) {
+  constexpr std::size_t kOfProcessMax = 256;
+  const auto receiver_node = local_node();
+  Peer receiver(*receiver_node);
+  // Says its token, and is told what it asked for or why not; then it is gone without a farewell.
+  const auto visit = [&](std::size_t i) {
+    const auto offer =
+        receiver_node->open_inbound(PeerId{fmt::format("p{}", i), i + 1}, Access::kWrite).value();
+    const UniqueFd socket = raw_connect(offer.offer);
+    const Token token = decode_offer(offer.offer).value().token;
+    EXPECT_TRUE(say(socket, encode(Hello{Access::kWrite, token})));
+    std::array<char, 4096> answer{};
+    ssize_t length = -1;
+    EXPECT_TRUE(until({&receiver}, [&] {
+      length = ::recv(socket.get(), answer.data(), answer.size(), MSG_DONTWAIT);
+      return length >= 0;
+    }));
+    return std::string(answer.data(), static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+  };
+  for (std::size_t i = 0; i < kOfProcessMax; ++i) {
+    ASSERT_THAT(visit(i), ::testing::Not(HasSubstr("at most"))) << i;
+  }
+  EXPECT_THAT(visit(kOfProcessMax),
+              HasSubstr(fmt::format("process {} holds 256 inbounds here, at most 256 are allowed",
+                                    ::getpid())));
 }
 
 // Reads.
