@@ -87,10 +87,11 @@ struct AgentOptions {
 };
 
 // Pull. P's finished blocks of one request, as P announced them: what D reads. They begin at
-// range.begin, a multiple of the block size.
+// range.begin, a multiple of the block size. `announcement` is ReadyPiece's.
 struct SourceBlocks {
   TokenRange range;
   std::vector<std::vector<BlockId>> block_ids;  // by group, in token order
+  std::uint64_t announcement = 0;
 };
 
 // D. `block_ids[g]` are the blocks of cache group g, one for each block of `range`, in token order;
@@ -116,6 +117,9 @@ struct ReadyPiece {
   std::vector<std::vector<BlockId>> block_ids;
   bool last = true;
   std::optional<TokenId> first_token;  // with the last piece: handed to D with the final message
+  // Pull, with the last piece: a number never used before for this transfer id. Whoever reads names
+  // it, so that blocks of an earlier request under the same id are not vouched for.
+  std::uint64_t announcement = 0;
 };
 
 class Agent {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/failure_log.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "engine/engine_core.h"
 #include "engine/transfer_error.h"
 
@@ -127,6 +128,7 @@ void EngineCore::after_prefill_chunk(Sequence& sequence, std::span<const float> 
 
 void EngineCore::send_ready(Sequence& sequence) {
   const std::uint32_t told_before = sequence.ready_sent;
+  if (pulls() && sequence.announcement == 0) sequence.announcement = random_u64();
   const std::int64_t told_at = now_ns();  // before: the owner thread may have written it all after
   const auto answer = desk_->send_ready(sequence, options_.block_size);
   if (!answer) {
@@ -146,7 +148,10 @@ void EngineCore::send_ready(Sequence& sequence) {
   if (!sequence.first_token) count_prompt_sources(sequence);
   Output output;
   output.prefilled = true;
-  if (pulls()) output.source = SourceBlocks{{0, sequence.prompt_size}, {sequence.blocks}};
+  if (pulls()) {
+    output.source =
+        SourceBlocks{{0, sequence.prompt_size}, {sequence.blocks}, sequence.announcement};
+  }
   if (sequence.first_token) {
     output.is_first_token = true;
     output.tokens = {*sequence.first_token};

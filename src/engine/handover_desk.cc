@@ -72,6 +72,7 @@ Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence,
                                sequence.blocks.begin() + end_block);
   piece.last = last;
   if (last) piece.first_token = sequence.first_token;
+  if (last) piece.announcement = sequence.announcement;
   if (Status status = agent_->ready(std::move(piece)); !status) {
     if (status.error().code == Errc::kResourceExhausted) return Answer::kLater;
     return tl::unexpected(status.error());

@@ -56,7 +56,8 @@ struct Sequence {
   bool ready_done = false;
   std::optional<TokenId> first_token;
   TextStream::Step first_text;
-  bool aborted = false;  // it ends with its transfer, whose blocks a peer may still read
+  std::uint64_t announcement = 0;  // pull: what its finished blocks are announced under
+  bool aborted = false;            // it ends with its transfer, whose blocks a peer may still read
 
   // D: the attempt under which the blocks are registered; 0: none.
   std::uint32_t attempt = 0;

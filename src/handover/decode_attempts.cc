@@ -46,6 +46,7 @@ void DecodeSide::Impl::send_register(std::uint32_t index, Time now) {
   message.deadline = to_ms(a.deadline - now);
   message.counted = a.counted;
   message.taken = a.reading.taken;
+  if (peer.version >= wire::kAnnouncementSince) message.announcement = a.reading.announcement;
   send(peer, message, now);
   a.resend_gap =
       std::clamp(a.resend_gap * 2, Duration(config.resend_min), Duration(config.resend_max));

@@ -40,6 +40,7 @@ struct DecodeSide::Impl {
   // Pull: the reads of one registration.
   struct Reading {
     std::vector<std::vector<BlockId>> source;  // P's blocks of the range, by group
+    std::uint64_t announcement = 0;
     layout::RunCursor cursor;
     std::optional<layout::Run> held;  // planned and not yet accepted by the fabric
     Outbound through{};

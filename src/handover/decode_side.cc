@@ -314,6 +314,7 @@ void DecodeSide::Impl::fill(Attempt& a, Registration&& r, std::uint32_t peer, Ti
   a.range = r.range;
   a.prompt_tokens = r.prompt_tokens;
   a.block_ids = std::move(r.block_ids);
+  if (r.source) a.reading.announcement = r.source->announcement;
   if (r.source && !r.range.empty()) {
     const std::uint32_t size = config.geometry.block_size;
     const std::size_t first = (r.range.begin - r.source->range.begin) / size;

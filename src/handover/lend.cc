@@ -26,11 +26,19 @@ void PrefillSide::Impl::send_source(std::uint32_t index, Time now) {
 }
 
 // Blocks are announced when they are finished, and D reads at once: whoever comes earlier was told
-// by somebody else, and may have read what was still to be computed [I2].
-std::string PrefillSide::Impl::lending_fault(TransferId id) const {
-  const auto found = transfer_of.find(id);
+// by somebody else, and may have read what was still to be computed [I2]. And whoever was told of
+// other blocks under the same id, by an earlier request, read those [I6].
+std::string PrefillSide::Impl::lending_fault(std::uint32_t peer,
+                                             const wire::Register& message) const {
+  const auto found = transfer_of.find(message.transfer);
   if (!found || !transfers[*found].known) return "no finished blocks of this transfer are here";
-  if (!transfers[*found].last) return "the blocks of this transfer are not finished";
+  const Transfer& t = transfers[*found];
+  if (!t.last) return "the blocks of this transfer are not finished";
+  const bool named = peers[peer].version >= wire::kAnnouncementSince;
+  if (named && message.announcement != t.announcement) {
+    return fmt::format("announcement: ours is {:016x}, theirs is {:016x}", t.announcement,
+                       message.announcement);
+  }
   return {};
 }
 

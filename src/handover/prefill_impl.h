@@ -37,6 +37,7 @@ struct PrefillSide::Impl {
     TokenRange ready;  // of the pieces so far
     bool last = false;
     std::optional<TokenId> first_token;
+    std::uint64_t announcement = 0;            // pull, once `last`
     std::vector<std::vector<BlockId>> blocks;  // by group, from ready.begin on
     std::uint32_t push = kNone;                // the registration that stands
     std::uint32_t in_flight = 0;  // writes posted from these blocks, of all registrations [I2]
@@ -267,7 +268,7 @@ struct PrefillSide::Impl {
   bool pull() const { return config.mode == Mode::kPull; }
   Status open_source(std::uint32_t index);
   void send_source(std::uint32_t index, Time now);
-  std::string lending_fault(TransferId id) const;
+  std::string lending_fault(std::uint32_t peer, const wire::Register& message) const;
   std::string source_fault(const Push& p) const;
   Step lend(std::uint32_t push, std::uint64_t& hash_budget, Time now);
 

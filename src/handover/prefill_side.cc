@@ -213,6 +213,7 @@ void PrefillSide::Impl::append(Transfer& t, ReadyPiece&& piece, Time now) {
   if (!piece.last) return;
   t.last = true;
   t.first_token = piece.first_token;
+  t.announcement = piece.announcement;
   if (!t.prompt_tokens) t.prompt_tokens = t.ready.end;
   metrics.leases_held.add(1);
   t.lease = now + config.lease;

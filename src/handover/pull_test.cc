@@ -35,6 +35,35 @@ class PullTest : public PairTest {
     d->register_blocks(std::move(r), now);
     work();
   }
+  void announce(TokenRange range, std::vector<BlockId> blocks, std::uint64_t announcement) {
+    ReadyPiece piece;
+    piece.transfer = kId;
+    piece.range = range;
+    piece.block_ids = {std::move(blocks)};
+    piece.announcement = announcement;
+    p->expect(kId, range.end, now);
+    p->ready(std::move(piece), now);
+    work();
+  }
+  // As exchange(), and D's messages of the type are lost.
+  void exchange_without(MessageType lost) {
+    do {
+      std::erase_if(d_port.out, [&](const RecordingPort::Sent& s) { return s.type == lost; });
+      exchange_one();
+    } while (!d_port.out.empty() || !p_port.out.empty());
+  }
+  // D has read what was announced, and P, which never heard of it, has other blocks by now.
+  void read_and_reuse_id() {
+    announce({0, 8}, {1, 2}, 11);
+    fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}, 11});
+    accept();
+    exchange_without(MessageType::kRegister);
+    finish_reads();
+    p->cancel(kId, now);
+    p_port.events.clear();
+    announce({0, 8}, {1, 2}, 12);
+    pass(milliseconds(300));  // Register comes again, as taken
+  }
   void fetch_two() { fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}}); }
   void finish_one_read() {
     const ReadOp op = d_port.reads.front();
@@ -167,6 +196,29 @@ TEST_F(PullTest, WhatWasReadPastTheLeaseIsDiscarded) {
   EXPECT_EQ(lost.outcome, Outcome::kFailed);
   EXPECT_EQ(lost.cause, Cause::kLeaseExpired);
   EXPECT_TRUE(lost.blocks_released);
+}
+
+// The caller cancelled at P and used the id once more; P has other bytes in the very same blocks,
+// and never heard of the D that read them before.
+TEST_F(PullTest, BlocksOfAnEarlierRequestUnderTheSameIdAreNotVouchedFor) {
+  read_and_reuse_id();
+  const Event event = d_event();
+  EXPECT_EQ(event.outcome, Outcome::kFailed);
+  EXPECT_EQ(event.cause, Cause::kUnknownTransfer);
+  EXPECT_THAT(event.text, HasSubstr("ours is 000000000000000c, theirs is 000000000000000b"));
+  EXPECT_TRUE(p_port.events.empty());  // its blocks wait for the D that was told of them
+  fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}, 12}, {0, 2});
+  exchange();
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, ALinkOfVersion1HasNoAnnouncementToCompare) {
+  d_config.version_max = wire::kVersionMin;
+  start();
+  read_and_reuse_id();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
 }
 
 TEST_F(PullTest, ACancelAtPReachesDAndItsReadsAreDiscarded) {
@@ -401,6 +453,28 @@ TEST_F(PullTest, OnePeerOfSeveralLeavesReadPlacesToTheOthers) {
 }
 
 // ---- lost and repeated messages ----
+
+// P began a new session: what it grants through the old way is over there.
+TEST_F(PullTest, AnotherOfferClosesTheOldWayAndReadsGoOnThroughTheNew) {
+  d_port.room = 1;
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  ASSERT_EQ(d_port.reads_ever.size(), 1U);
+  wire::Encoder encoder;
+  const std::vector<std::byte> offer{std::byte{1}, std::byte{77}};
+  p_port.send(link, encoder.encode(wire::Offer{offer}));
+  exchange();
+  EXPECT_THAT(d_port.closed, ::testing::ElementsAre(Outbound{1}));
+  ASSERT_EQ(d_port.offers.size(), 2U);
+  EXPECT_EQ(d_port.offers[1], offer);
+  finish_one_read();
+  finish_one_read();
+  ASSERT_EQ(d_port.reads_ever.size(), 2U);
+  EXPECT_EQ(d_port.reads_ever[1].from, Outbound{2});
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
 
 TEST_F(PullTest, ALostFinalIsAskedForAgain) {
   ready({0, 8}, {1, 2});

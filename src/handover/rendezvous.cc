@@ -200,7 +200,7 @@ void PrefillSide::Impl::on_register(std::uint32_t peer, const wire::Register& me
     return turn_away(peer, key, cause == Cause::kNone ? Cause::kUnknownTransfer : cause,
                      "the transfer is over here", now);
   }
-  if (std::string fault = pull() ? lending_fault(key.transfer) : ""; !fault.empty()) {
+  if (std::string fault = pull() ? lending_fault(peer, message) : ""; !fault.empty()) {
     return turn_away(peer, key, Cause::kUnknownTransfer, std::move(fault), now);
   }
   if (draining && !is_known(key.transfer)) {

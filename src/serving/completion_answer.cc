@@ -178,7 +178,10 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
            {"remote_incarnation", hex(peer.incarnation)},
            {"remote_block_ids", source ? Json(source->block_ids) : Json::array()},
            {"tp_size", tp_size}};
-  if (source) out["remote_tokens"] = source->range.end;
+  if (source) {
+    out["remote_tokens"] = source->range.end;
+    out["remote_announcement"] = hex(source->announcement);
+  }
   return to_text(out);
 }
 

@@ -345,8 +345,8 @@ Checked read_kv_number(const Json& object, std::string_view field, std::uint64_t
 }
 
 // 16 hex digits: JSON's numbers do not carry 64 bits everywhere.
-Checked read_incarnation(const Json& object, std::uint64_t& out) {
-  const Json* value = find(object, "remote_incarnation");
+Checked read_hex(const Json& object, const char* field, std::uint64_t& out) {
+  const Json* value = find(object, field);
   if (value == nullptr) return {};
   if (value->is_string()) {
     const auto& text = value->get_ref<const std::string&>();
@@ -354,7 +354,7 @@ Checked read_incarnation(const Json& object, std::uint64_t& out) {
     const auto [stop, error] = std::from_chars(text.data(), end, out, 16);
     if (error == std::errc() && stop == end) return {};
   }
-  return bad_kv("remote_incarnation", "a text of hex digits", value);
+  return bad_kv(field, "a text of hex digits", value);
 }
 
 Checked read_peer(const Json& object, KvTransferParams& out) {
@@ -375,7 +375,7 @@ Checked read_peer(const Json& object, KvTransferParams& out) {
   if (tp_size.value_or(1) != 1) {
     return bad_kv("tp_size", "1 (this instance takes KV from one rank)", find(object, "tp_size"));
   }
-  return read_incarnation(object, out.peer.incarnation);
+  return read_hex(object, "remote_incarnation", out.peer.incarnation);
 }
 
 Checked read_transfer(const Json& object, KvTransferParams& out) {
@@ -442,6 +442,7 @@ Checked read_announcement(const Json& object, KvTransferParams& out) {
   if (Checked r = read_block_ids(*ids, source.block_ids); !r) return r;
   if (!tokens) return bad_kv("remote_tokens", "how many tokens remote_block_ids hold", nullptr);
   source.range.end = static_cast<std::uint32_t>(*tokens);
+  if (Checked r = read_hex(object, "remote_announcement", source.announcement); !r) return r;
   out.source = std::move(source);
   return {};
 }

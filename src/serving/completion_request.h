@@ -33,8 +33,9 @@ struct KvTransferParams {
   std::optional<std::chrono::milliseconds> transfer_timeout;
   bool debug = false;         // the answer carries the hand-over's record
   std::string transfer_mode;  // "push", "pull", or "" where nothing is said
-  // D, pull: what P announced (remote_block_ids, remote_tokens, remote_first_token). Here they are
-  // in form; the engine holds them against the prompt, the agent against P's pool.
+  // D, pull: what P announced (remote_block_ids, remote_tokens, remote_announcement,
+  // remote_first_token). Here they are in form; the engine holds them against the prompt, the agent
+  // against P's pool.
   std::optional<SourceBlocks> source;
   std::optional<TokenId> announced_token;
 };

@@ -172,11 +172,13 @@ TEST(KvTransferParams, OfAPulledRequest) {
                            std::string(kId) + "\", ";
   const auto pulled =
       parse_completion_request(Endpoint::kCompletions, with_kv(head + R"("transfer_mode": "pull",
-      "remote_block_ids": [[3, 1, 4]], "remote_tokens": 40, "remote_first_token": 9})"));
+      "remote_block_ids": [[3, 1, 4]], "remote_tokens": 40,
+      "remote_announcement": "ffffffffffffffff", "remote_first_token": 9})"));
   ASSERT_TRUE(pulled.has_value()) << pulled.error().message;
   EXPECT_EQ(pulled->kv->transfer_mode, "pull");
   ASSERT_TRUE(pulled->kv->source.has_value());
   EXPECT_EQ(pulled->kv->source->range, TokenRange({0, 40}));
+  EXPECT_EQ(pulled->kv->source->announcement, ~0ULL);
   EXPECT_THAT(pulled->kv->source->block_ids,
               ::testing::ElementsAre(::testing::ElementsAre(3U, 1U, 4U)));
   EXPECT_EQ(pulled->kv->announced_token, 9);
@@ -240,6 +242,9 @@ TEST(KvTransferParams, RefusedByFieldAndValue) {
       {"{" + peer + "1, \"remote_block_ids\": [[1]]}", "remote_tokens must be how many"},
       {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 0}",
        "remote_tokens must be an integer from 1"},
+      {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 1, " +
+           "\"remote_announcement\": \"no\"}",
+       "remote_announcement must be a text of hex digits"},
       {"{" + peer + "1, \"remote_first_token\": -4}", "remote_first_token must be an integer"},
   };
   for (const auto& [kv, words] : table) {

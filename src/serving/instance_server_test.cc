@@ -260,12 +260,13 @@ TEST_F(InstanceServerTest, PulledPrefillAnnouncesItsBlocksInEitherForm) {
                              (stream ? "true, " : "false, ") + kv("do_remote_decode") + "}");
     engine::Output prefilled = text_output("x", {42});
     prefilled.prefilled = true;
-    prefilled.source = SourceBlocks{{0, 3}, {{7, 2}}};
+    prefilled.source = SourceBlocks{{0, 3}, {{7, 2}}, 0xABCDEF};
     engine_.say(i, std::move(prefilled));
     EXPECT_TRUE(browser->sees(R"("remote_block_ids":[[7,2]])"));
     for (const char* part :
          {R"("transfer_mode":"pull")", R"("remote_tokens":3)", R"("remote_engine_id":"engine-1")",
-          R"("remote_port":5600)", R"("remote_incarnation":"0000000000000abc")"}) {
+          R"("remote_port":5600)", R"("remote_incarnation":"0000000000000abc")",
+          R"("remote_announcement":"0000000000abcdef")"}) {
       EXPECT_THAT(browser->body(), HasSubstr(part));
     }
     engine_.say(i, last_output(engine::FinishReason::kHandedOver));
@@ -279,11 +280,13 @@ TEST_F(InstanceServerTest, AnAnnouncementReachesTheEngine) {
   std::string params = kv("do_remote_prefill");
   params.pop_back();
   const auto browser = ask(R"({"prompt": "abc", )" + params + R"(, "transfer_mode": "pull",
-      "remote_block_ids": [[7, 2]], "remote_tokens": 3, "remote_first_token": 42}})");
+      "remote_block_ids": [[7, 2]], "remote_tokens": 3, "remote_announcement": "abcdef",
+      "remote_first_token": 42}})");
   const auto remote = engine_.request(0).remote_prefill;
   ASSERT_TRUE(remote.has_value());
   ASSERT_TRUE(remote->source.has_value());
   EXPECT_EQ(remote->source->range, TokenRange({0, 3}));
+  EXPECT_EQ(remote->source->announcement, 0xABCDEFU);
   EXPECT_THAT(remote->source->block_ids, ElementsAre(ElementsAre(7U, 2U)));
   EXPECT_EQ(remote->announced_token, 42);
   engine_.say(0, last_output(engine::FinishReason::kStop));

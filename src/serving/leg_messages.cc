@@ -59,6 +59,7 @@ std::optional<Announcement> announcement_in(const Json& event,
   Announcement out;
   out.block_ids = to_text(*ids);
   out.tokens = uint_or(*params, "remote_tokens", 0);
+  out.name = text_or(*params, "remote_announcement", "");
   out.first_token = first_token;
   return out;
 }
@@ -111,6 +112,7 @@ std::string decode_body(std::string body, const LegPlan& plan,
   if (!announced) return with_member(std::move(body), "kv_transfer_params", to_text(params));
   params["transfer_mode"] = "pull";
   params["remote_tokens"] = announced->tokens;
+  if (!announced->name.empty()) params["remote_announcement"] = announced->name;
   if (announced->first_token) params["remote_first_token"] = *announced->first_token;
   // The list is long, and text already.
   std::string text = with_member(to_text(params), "remote_block_ids", announced->block_ids);

@@ -40,6 +40,7 @@ Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& p
 struct Announcement {
   std::string block_ids;  // JSON, by cache group
   std::uint64_t tokens = 0;
+  std::string name;  // remote_announcement
   std::optional<TokenId> first_token;
 };
 

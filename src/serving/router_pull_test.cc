@@ -54,7 +54,8 @@ TEST_F(PullPairTest, DIsAskedOnceThereAreBlocksAndIsToldWhich) {
   for (const char* part :
        {R"("do_remote_prefill":true)", R"("remote_block_ids":[[7,8]])", R"("remote_tokens":20)",
         R"("remote_first_token":1)", R"("transfer_mode":"pull")", R"("remote_port":5600)",
-        R"("remote_engine_id":"engine-p1")", R"("remote_incarnation":"0000000000000007")"}) {
+        R"("remote_engine_id":"engine-p1")", R"("remote_incarnation":"0000000000000007")",
+        R"("remote_announcement":"0a")"}) {
     EXPECT_THAT(decode.request.body, HasSubstr(part));
   }
   EXPECT_THAT(std::string(decode.request.headers.get("traceparent")),

@@ -262,6 +262,7 @@ Result<Message> to_message(const fb::Register& in) {
   out.deadline = to_ms(in.deadline_ms());
   out.counted = in.counted();
   out.taken = in.taken();
+  out.announcement = in.announcement();
   return check.finish(out);
 }
 
@@ -524,7 +525,8 @@ std::span<const std::byte> Encoder::encode(const Register& message) {
       MessageType::kRegister,
       fb::CreateRegister(builder, &id, message.attempt.binding, message.attempt.attempt,
                          message.range.begin, message.range.end, message.prompt_tokens, groups,
-                         grants, from_ms(message.deadline), message.counted, message.taken));
+                         grants, from_ms(message.deadline), message.counted, message.taken,
+                         message.announcement));
 }
 
 std::span<const std::byte> Encoder::encode(const RegisterState& message) {

@@ -90,7 +90,8 @@ struct Register {
   Grant grant;  // the first; today there is exactly one writer rank
   std::chrono::milliseconds deadline{0};
   std::uint32_t counted = 0;
-  bool taken = false;  // pull
+  bool taken = false;              // pull
+  std::uint64_t announcement = 0;  // pull; 0: a link of version 1
   Key key() const { return {transfer, attempt, grant.slot, grant.epoch}; }
 };
 
@@ -149,7 +150,8 @@ struct Goodbye {
   std::string_view text;
 };
 inline constexpr std::uint16_t kGoodbyeSince = 2;
-inline constexpr std::uint16_t kMemorySince = 2;  // HelloAck::connection
+inline constexpr std::uint16_t kMemorySince = 2;        // HelloAck::connection
+inline constexpr std::uint16_t kAnnouncementSince = 2;  // Register::announcement
 
 // monostate: a type this build does not know; skip it.
 using Message =

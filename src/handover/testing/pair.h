@@ -152,31 +152,33 @@ class PairTest : public ::testing::Test {
   // Delivers everything that waits on either side, and what comes of it, until all is quiet.
   void exchange() {
     accept();
-    while (!d_port.out.empty() || !p_port.out.empty()) {
-      if (!d_port.out.empty()) {
-        const auto sent = std::move(d_port.out.front());
-        d_port.out.pop_front();
-        last_to_p[sent.type] = sent;
-        p->on_frame(sent.link, sent.frame(), now);
-      }
-      if (!p_port.out.empty()) {
-        const auto sent = std::move(p_port.out.front());
-        p_port.out.pop_front();
-        last_to_d[sent.type] = sent;
-        d->on_frame(sent.link, sent.frame(), now);
-      }
-      work();
-      accept();
-      const bool pull = d_config.mode == Mode::kPull;
-      const std::uint32_t outbounds = pull ? d_port.outbounds : p_port.outbounds;
-      if (outbounds != connected_ && auto_connect) {
-        connected_ = outbounds;
-        pull ? d->on_connected(Outbound{connected_}, now)
-             : p->on_connected(Outbound{connected_}, now);
-        work();
-      }
+    while (!d_port.out.empty() || !p_port.out.empty()) exchange_one();
+    work();
+  }
+  // One message each way, and what comes of it.
+  void exchange_one() {
+    if (!d_port.out.empty()) {
+      const auto sent = std::move(d_port.out.front());
+      d_port.out.pop_front();
+      last_to_p[sent.type] = sent;
+      p->on_frame(sent.link, sent.frame(), now);
+    }
+    if (!p_port.out.empty()) {
+      const auto sent = std::move(p_port.out.front());
+      p_port.out.pop_front();
+      last_to_d[sent.type] = sent;
+      d->on_frame(sent.link, sent.frame(), now);
     }
     work();
+    accept();
+    const bool pull = d_config.mode == Mode::kPull;
+    const std::uint32_t outbounds = pull ? d_port.outbounds : p_port.outbounds;
+    if (outbounds != connected_ && auto_connect) {
+      connected_ = outbounds;
+      pull ? d->on_connected(Outbound{connected_}, now)
+           : p->on_connected(Outbound{connected_}, now);
+      work();
+    }
   }
   void lose_messages() {
     d_port.out.clear();

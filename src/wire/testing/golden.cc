@@ -131,6 +131,12 @@ void add_version_2(Recorder& to, std::uint16_t version) {
   ack.session = 0;
   ack.connection = 4;
   to.add("hello_ack_with_memory", ack);
+  const std::vector<std::vector<BlockId>> one{{6}};
+  Register pulled = registration({0, 4}, one);
+  pulled.announcement = 0x0A0B0C0D0E0F1011;
+  to.add("register_pulled", pulled);
+  pulled.taken = true;
+  to.add("register_taken", pulled);
   to.add("goodbye", Goodbye{"the prefill side is shutting down"});
 }
 
@@ -184,6 +190,8 @@ struct Describer {
         text_of(m.key()), m.range.begin, m.range.end, m.prompt_tokens, m.grant.writer.tp,
         m.grant.writer.pp, m.grant.credits, m.num_grants, m.deadline.count(), m.counted);
     for (std::size_t g = 0; g < m.num_groups; ++g) out += fmt::format(" {}", m.block_ids[g]);
+    if (m.announcement != 0) out += fmt::format(" announcement {:016x}", m.announcement);
+    if (m.taken) out += " taken";
     return out;
   }
   std::string operator()(const RegisterState& m) const {
