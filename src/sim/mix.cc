@@ -1,5 +1,7 @@
 #include "sim/mix.h"
 
+#include <algorithm>
+
 namespace baton::sim {
 namespace {
 
@@ -39,6 +41,17 @@ void draw_machines(Rng& rng, Settings& s, bool large) {
   s.peers_max = large ? 24 : 12;
   s.pool_blocks = large ? 160 : static_cast<std::uint32_t>(24 + rng.below(32));
   s.skew_max = rng.chance(1, 2) ? Duration(hours(1)) : Duration{};
+}
+
+// A pool that is being upgraded process by process, or that has room for its members and no more.
+void draw_pool(Rng& rng, Mix& m) {
+  if (rng.chance(1, 4)) {
+    m.settings.version_1 = static_cast<std::uint32_t>(200 + rng.below(700));
+    m.settings.peers_max = 96;  // P keeps a row of version 1 whose grants it must remember
+    m.weather.reused_ids = 0;   // there pull's announcements have no number
+  } else if (rng.chance(1, 4)) {
+    m.settings.peers_max = std::max(m.prefills, m.decodes) + m.joins + (m.odd ? 1 : 0);
+  }
 }
 
 }  // namespace
@@ -89,7 +102,9 @@ Mix draw_mix(std::uint64_t seed, bool large) {
   if (rng.chance(1, 3)) {
     m.settings.mode = Mode::kPull;
     m.weather.lost_immediates = 0;
+    m.weather.reused_ids = some(rng, 600);
   }
+  draw_pool(rng, m);
   return m;
 }
 
@@ -109,6 +124,7 @@ std::vector<std::string> Mix::faults() const {
   add(weather.submit_failures > 0, "writes refused at submit");
   add(settings.connect_failures > 0, "failed connects");
   add(weather.lost_immediates > 0, "lost immediates");
+  add(weather.reused_ids > 0, "transfer ids used again");
   add(crashes > 0, "crash and return");
   add(stalls > 0, "stopped owner thread");
   add(engine_stalls > 0, "stopped engine");
@@ -120,6 +136,8 @@ std::vector<std::string> Mix::faults() const {
   add(router_deaths > 0, "router death");
   add(hostile > 0, "hostile registrations");
   add(odd, "unlike model");
+  add(settings.version_1 > 0, "versions 1 and 2");
+  add(settings.peers_max < (large ? 24 : 12), "no room for another peer");
   add(clients_gone > 0, "client disconnects");
   add(preempts > 0, "preemption at D");
   add(prefill_preempts > 0, "preemption at P");

@@ -98,6 +98,11 @@ class PairRun final : public Engines {
   void probe();
   bool benign() const;
   void apply(PairEvent event);
+  bool of_engine(PairEvent event);
+  void of_world(PairEvent event);
+  void restart(std::uint32_t instance);
+  template <typename Call>
+  void at_d(Call&& call);
   void register_at_d(TransferId id, TokenRange range);
   void begin_at_p(TransferId id);
   void piece_at_p(TransferId id, std::uint32_t tokens);
@@ -206,33 +211,70 @@ void PairRun::apply(PairEvent event) {
   line.event = "EVENT";
   line.word = to_string(event);
   journal_.note(line);
-  const auto at_d = [this](auto&& call) {
-    if (Process* process = d()) {
-      process->submit([call](Process& self, Time now) {
-        if (self.decode) call(*self.decode, now);
-      });
-    }
-  };
-  const auto restart = [this](std::uint32_t instance) {
-    world_.crash(instance);
-    world_.start(instance);
-  };
+  if (!of_engine(event)) of_world(event);
+}
+
+template <typename Call>
+void PairRun::at_d(Call&& call) {
+  Process* process = d();
+  if (process == nullptr) return;
+  process->submit([call](Process& self, Time now) {
+    if (self.decode) call(*self.decode, now);
+  });
+}
+
+// What one of the two engines says. False: the event is not one of these.
+bool PairRun::of_engine(PairEvent event) {
+  switch (event) {
+    case PairEvent::kRegister:
+      register_at_d(kSecond, {0, kPrompt});
+      return true;
+    case PairEvent::kReady:
+      begin_at_p(kSecond);
+      piece_at_p(kSecond, kPrompt);
+      return true;
+    case PairEvent::kWithdraw:
+      at_d([](handover::DecodeSide& side, Time now) { side.withdraw(kFirst, now); });
+      return true;
+    case PairEvent::kCancelP:
+      if (Process* process = p()) process->abandon_prefill(kFirst);
+      return true;
+    case PairEvent::kCancelD:
+      cancelled_at_d_ = true;
+      at_d([](handover::DecodeSide& side, Time now) { side.cancel(kFirst, now); });
+      return true;
+    case PairEvent::kPrefixHit:
+      register_at_d(kFirst, {kBlockSize, kBlockSize});
+      return true;
+    case PairEvent::kNewAttempt:
+      register_at_d(kFirst, {prefix() ? kBlockSize : 0, kPrompt});
+      return true;
+    case PairEvent::kHandshake:
+    case PairEvent::kCrashP:
+    case PairEvent::kCrashD:
+    case PairEvent::kRestart:
+    case PairEvent::kRestartD:
+    case PairEvent::kLeaseExpiry:
+    case PairEvent::kLateWrite:
+    case PairEvent::kLostFin:
+    case PairEvent::kLostImmediate:
+    case PairEvent::kLateRegister:
+    case PairEvent::kCount:
+      return false;
+  }
+  return false;
+}
+
+void PairRun::restart(std::uint32_t instance) {
+  world_.crash(instance);
+  world_.start(instance);
+}
+
+// What happens to processes, messages, bytes and time.
+void PairRun::of_world(PairEvent event) {
   switch (event) {
     case PairEvent::kHandshake:
       return world_.cut_any();
-    case PairEvent::kRegister:
-      return register_at_d(kSecond, {0, kPrompt});
-    case PairEvent::kReady:
-      begin_at_p(kSecond);
-      return piece_at_p(kSecond, kPrompt);
-    case PairEvent::kWithdraw:
-      return at_d([](handover::DecodeSide& side, Time now) { side.withdraw(kFirst, now); });
-    case PairEvent::kCancelP:
-      if (Process* process = p()) process->abandon_prefill(kFirst);
-      return;
-    case PairEvent::kCancelD:
-      cancelled_at_d_ = true;
-      return at_d([](handover::DecodeSide& side, Time now) { side.cancel(kFirst, now); });
     case PairEvent::kCrashP:
       return world_.crash(prefill_);
     case PairEvent::kCrashD:
@@ -253,12 +295,15 @@ void PairRun::apply(PairEvent event) {
     case PairEvent::kLostImmediate:
       ++world_.lose_immediates;
       return;
-    case PairEvent::kPrefixHit:
-      return register_at_d(kFirst, {kBlockSize, kBlockSize});
-    case PairEvent::kNewAttempt:
-      return register_at_d(kFirst, {prefix() ? kBlockSize : 0, kPrompt});
     case PairEvent::kLateRegister:
       return world_.repeat_last(wire::MessageType::kRegister);
+    case PairEvent::kRegister:
+    case PairEvent::kReady:
+    case PairEvent::kWithdraw:
+    case PairEvent::kCancelP:
+    case PairEvent::kCancelD:
+    case PairEvent::kPrefixHit:
+    case PairEvent::kNewAttempt:
     case PairEvent::kCount:
       return;
   }

@@ -42,6 +42,14 @@ std::optional<BlockId> Pool::take(std::uint64_t pick) {
   return block;
 }
 
+bool Pool::take_these(const std::vector<BlockId>& blocks) {
+  for (const BlockId block : blocks) {
+    if (std::find(free_.begin(), free_.end(), block) == free_.end()) return false;
+  }
+  for (const BlockId block : blocks) std::erase(free_, block);
+  return true;
+}
+
 void Pool::give_back(BlockId block, std::byte value) {
   fill(block, value);
   free_.push_back(block);

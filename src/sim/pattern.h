@@ -27,7 +27,8 @@ class Pool {
 
   Geometry geometry;
 
-  std::optional<BlockId> take(std::uint64_t pick);  // some free block
+  std::optional<BlockId> take(std::uint64_t pick);      // some free block
+  bool take_these(const std::vector<BlockId>& blocks);  // false: one of them is not free
   void give_back(BlockId block, std::byte fill);
   std::size_t free_blocks() const { return free_.size(); }
   std::uint32_t blocks() const { return blocks_; }

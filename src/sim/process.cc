@@ -26,6 +26,11 @@ std::uint32_t to_value(Outbound id) {
   return static_cast<std::uint32_t>(id);
 }
 
+// Two requests under one id have different bytes.
+TransferId bytes_of(TransferId transfer, std::uint64_t announcement) {
+  return {transfer.high + announcement, transfer.low};
+}
+
 }  // namespace
 
 Process::Process(World& world, Place p, const handover::Config& c, Pool memory,
@@ -79,6 +84,14 @@ Time Process::next_deadline() const {
 void Process::stop_machines() {
   decode.reset();
   prefill.reset();
+}
+
+void Process::drain() {
+  draining = true;
+  submit([](Process& self, Time now) {
+    if (self.decode) self.decode->drain(now);
+    if (self.prefill) self.prefill->drain(now);
+  });
 }
 
 // ---- the owner thread ----
@@ -272,6 +285,7 @@ void Process::reserve_and_register(const Key& key, const PeerAddress& peer, Toke
   held.range = range;
   held.since = world_.now();
   held.peer = peer.incarnation != 0 ? peer_number : UINT32_MAX;
+  held.announcement = source ? source->announcement : 0;
   for (std::uint32_t i = 0; i < wanted; ++i) {
     const BlockId block = *pool.take(world_.settings.fixed_delays ? 1 : world_.choices.pick(1000));
     if (const std::string bad = pool.first_other_than(block, kPoison); !bad.empty()) {
@@ -303,7 +317,8 @@ void Process::check_received(const Key& key, std::string_view when) {
   const std::uint32_t size = pool.geometry.block_size;
   for (std::uint32_t token = held.range.begin; token < held.range.end; ++token) {
     const BlockId block = held.blocks[(token - held.range.begin) / size];
-    if (const std::string bad = pool.check_token(key.first, token, block); !bad.empty()) {
+    const TransferId bytes = bytes_of(key.first, held.announcement);
+    if (const std::string bad = pool.check_token(bytes, token, block); !bad.empty()) {
       return fault(Checker::kEarlyRead, fmt::format("{}: {}", when, bad));
     }
   }
@@ -372,6 +387,11 @@ void Process::on_decode_event(const Event& event) {
 
 void Process::check_done(const Event& event, Held& held) {
   held.done = true;
+  if (draining) world_.journal.mark(Mark::done_while_draining);
+  if (held.peer != UINT32_MAX &&
+      world_.process(held.peer).config.version_max != config.version_max) {
+    world_.journal.mark(Mark::unlike_versions);
+  }
   if (place.odd) fault(Checker::kMessages, "a hand-over between unlike models");
   const std::uint64_t needed = held.blocks.size() * pool.bytes_per_block();
   if (event.bytes != needed) {
@@ -406,10 +426,30 @@ bool Process::begin_prefill(TransferId transfer, std::uint32_t prompt) {
   p = Prompt{};
   ++open_prompts_;
   p.tokens = prompt;
+  if (config.mode == Mode::kPull) p.announcement = ++announcements_;
   for (std::uint32_t i = 0; i < wanted; ++i) {
     p.blocks.push_back(*pool.take(world_.settings.fixed_delays ? 1 : world_.choices.pick(1000)));
     pool.fill(p.blocks.back(), kGarbage);
   }
+  return true;
+}
+
+bool Process::reuse_id(TransferId transfer) {
+  const auto found = prompts_.find(transfer);
+  if (found == prompts_.end() || !found->second.over || found->second.had.empty()) return false;
+  const std::vector<BlockId> blocks = found->second.had;
+  const std::uint32_t tokens = found->second.tokens;
+  if (!pool.take_these(blocks)) return false;
+  Prompt& p = found->second = Prompt{};
+  ++open_prompts_;
+  p.tokens = tokens;
+  p.announcement = ++announcements_;
+  p.blocks = blocks;
+  for (const BlockId block : blocks) pool.fill(block, kGarbage);
+  submit([transfer, tokens](Process& self, Time now) {
+    if (self.prefill) self.expect(transfer, tokens, now);
+  });
+  compute_piece(transfer, tokens, TokenId{7});
   return true;
 }
 
@@ -430,7 +470,8 @@ bool Process::prefill_handed_in(TransferId transfer) const {
 std::optional<SourceBlocks> Process::announced(TransferId transfer) const {
   const auto found = prompts_.find(transfer);
   if (found == prompts_.end() || found->second.over || !found->second.last) return std::nullopt;
-  return SourceBlocks{{0, found->second.tokens}, {found->second.blocks}};
+  const Prompt& p = found->second;
+  return SourceBlocks{{0, p.tokens}, {p.blocks}, p.announcement};
 }
 
 void Process::compute_piece(TransferId transfer, std::uint32_t tokens,
@@ -443,10 +484,11 @@ void Process::compute_piece(TransferId transfer, std::uint32_t tokens,
   piece.range = {p.computed, end};
   piece.last = end == p.tokens;
   if (piece.last) piece.first_token = first_token;
+  if (piece.last) piece.announcement = p.announcement;
   piece.block_ids.resize(1);
   for (std::uint32_t token = p.computed; token < end; ++token) {
     const BlockId block = p.blocks[token / size];
-    pool.write_token(transfer, token, block);
+    pool.write_token(bytes_of(transfer, p.announcement), token, block);
     if (token % size == 0) piece.block_ids[0].push_back(block);
   }
   p.computed = end;
@@ -504,6 +546,7 @@ void Process::on_prefill_event(const Event& event) {
     return;
   }
   world_.journal.count("prefill", to_string(event.outcome), to_string(event.cause));
+  if (draining && event.outcome == Outcome::kDone) world_.journal.mark(Mark::done_while_draining);
   if (event.cause == Cause::kLeaseExpired) world_.journal.mark(Mark::lease_expired);
   check_lease(event, p);
   p.over = true;
@@ -516,6 +559,7 @@ void Process::on_prefill_event(const Event& event) {
     }
     pool.give_back(block, kGarbage);
   }
+  p.had = std::move(p.blocks);
   p.blocks.clear();
   if (world_.engines != nullptr) world_.engines->prefill_ended(*this, event);
 }
@@ -543,6 +587,10 @@ void Process::check_lease(const Event& event, const Prompt& p) {
 void Process::mark_cause(const Event& event) const {
   Journal& journal = world_.journal;
   if (place.odd && event.cause == Cause::kRefused) journal.mark(Mark::unlike_refused);
+  if (event.cause == Cause::kRefused && event.text.find("peers") != std::string::npos) {
+    journal.mark(Mark::peers_full);
+  }
+  if (event.text.find("draining") != std::string::npos) journal.mark(Mark::drain_refused);
   if (event.text.find("quarantine_blocks_max") != std::string::npos) {
     journal.mark(Mark::quarantine_held);
   }
@@ -678,6 +726,25 @@ void Process::close_outbound(Outbound outbound) {
   fabric->close_outbound({to_value(outbound)});
 }
 
+// Writes and reads alike: the places, and the books of what is out until it completes.
+template <typename Op, typename FabricOp, typename Post>
+Result<std::uint32_t> Process::hand_in(const Op& op, FabricOp& out, Post&& post) {
+  const std::uint32_t slot = take_posted();
+  check_place(op.remote_region, op.remote_offset, op.length);
+  out.local_region = op.local_region;
+  out.local_offset = op.local_offset;
+  out.remote_region = op.remote_region;
+  out.remote_offset = op.remote_offset;
+  out.length = op.length;
+  out.context = slot;
+  if (Status status = post(); !status) {
+    posted_free_.push_back(slot);
+    return tl::unexpected(status.error());
+  }
+  keep_posted(slot, op.context, op.local_region, op.local_offset, op.length);
+  return slot;
+}
+
 Status Process::post(const WriteOp& op) {
   if (world_.on_post) {
     if (Status status = world_.on_post(*this, op); !status) return status;
@@ -686,22 +753,11 @@ Status Process::post(const WriteOp& op) {
     world_.journal.mark(Mark::submit_failed);
     return fail(Errc::kIo, "the fabric refused the write");
   }
-  const std::uint32_t slot = take_posted();
-  check_place(op.remote_region, op.remote_offset, op.length);
   fabric::Write write;
   write.to = {to_value(op.to)};
-  write.local_region = op.local_region;
-  write.local_offset = op.local_offset;
-  write.remote_region = op.remote_region;
-  write.remote_offset = op.remote_offset;
-  write.length = op.length;
   write.immediate = op.immediate;
-  write.context = slot;
-  if (Status status = fabric->post(write); !status) {
-    posted_free_.push_back(slot);
-    return status;
-  }
-  keep_posted(slot, op.context, op.local_region, op.local_offset, op.length);
+  const auto slot = hand_in(op, write, [&] { return fabric->post(write); });
+  if (!slot) return tl::unexpected(slot.error());
   note("post", {}, op.immediate ? "with immediate" : "", op.length);
   count_post(op);
   return {};
@@ -712,25 +768,14 @@ Status Process::post_read(const handover::ReadOp& op) {
     world_.journal.mark(Mark::submit_failed);
     return fail(Errc::kIo, "the fabric refused the read");
   }
-  const std::uint32_t slot = take_posted();
-  check_place(op.remote_region, op.remote_offset, op.length);
   fabric::Read read;
   read.from = {to_value(op.from)};
-  read.local_region = op.local_region;
-  read.local_offset = op.local_offset;
-  read.remote_region = op.remote_region;
-  read.remote_offset = op.remote_offset;
-  read.length = op.length;
-  read.context = slot;
-  if (Status status = fabric->post_read(read); !status) {
-    posted_free_.push_back(slot);
-    return status;
-  }
-  keep_posted(slot, op.context, op.local_region, op.local_offset, op.length);
+  const auto slot = hand_in(op, read, [&] { return fabric->post_read(read); });
+  if (!slot) return tl::unexpected(slot.error());
   note("post read", {}, {}, op.length);
-  Held* held = owner_.at(posted_[slot].first);
+  Held* held = owner_.at(posted_[*slot].first);
   if (held == nullptr) {
-    fault(Checker::kLateByte, fmt::format("a read into free block {}", posted_[slot].first));
+    fault(Checker::kLateByte, fmt::format("a read into free block {}", posted_[*slot].first));
   } else {
     held->posted += op.length;
   }

@@ -51,6 +51,7 @@ class Process final : public handover::Port {
     std::vector<BlockId> blocks;
     std::uint32_t peer = UINT32_MAX;  // number of the process that was named, if by incarnation
     Time since{};
+    std::uint64_t announcement = 0;  // pull: what it was told to read
     int ends = 0;
     bool gone = false;  // given back
     bool done = false;
@@ -74,6 +75,7 @@ class Process final : public handover::Port {
   bool stalled = false;         // its owner thread
   bool engine_stalled = false;  // takes no events, and makes no calls
   bool leaving = false;         // its end need not be clean
+  bool draining = false;        // takes nothing new
   Time stalled_until{};         // world's clock: when its last stall ended
 
   Time clock() const;  // its own
@@ -82,6 +84,7 @@ class Process final : public handover::Port {
   Time next_deadline() const;  // on the world's clock
   void receive(handover::LinkId link, const wire::Frame& frame);
   void stop_machines();
+  void drain();  // as SIGTERM does: the agent takes nothing new, what runs goes on
 
   // The engine's calls. They wait in the agent's bounded queue; what does not fit waits at the
   // engine, in order.
@@ -99,6 +102,9 @@ class Process final : public handover::Port {
 
   // P: takes blocks for the whole prompt, then computes and hands in piece by piece.
   bool begin_prefill(TransferId transfer, std::uint32_t prompt);
+  // Pull: a caller uses the id of a request that is over once more, and gets its blocks again if
+  // they are free. False: the transfer is not over here, or there is no room.
+  bool reuse_id(TransferId transfer);
   void compute_piece(TransferId transfer, std::uint32_t tokens, std::optional<TokenId> first_token);
   void expect(TransferId transfer, std::uint32_t tokens, Time now);
   void drop_prompt(TransferId transfer);  // nothing of it was handed in: its blocks are free
@@ -137,7 +143,9 @@ class Process final : public handover::Port {
   struct Prompt {  // P: blocks of one request
     std::uint32_t tokens = 0;
     std::uint32_t computed = 0;
+    std::uint64_t announcement = 0;  // pull
     std::vector<BlockId> blocks;
+    std::vector<BlockId> had;  // once they were given back
     bool handed_in = false;
     bool over = false;
     bool last = false;
@@ -159,6 +167,8 @@ class Process final : public handover::Port {
   void handle_pull(const fabric::FabricEvent& event);
   void on_immediate(const fabric::FabricEvent& event);
   std::uint64_t completed(std::uint64_t context);
+  template <typename Op, typename FabricOp, typename Post>
+  Result<std::uint32_t> hand_in(const Op& op, FabricOp& out, Post&& post);
   std::uint32_t take_posted();
   void keep_posted(std::uint32_t slot, std::uint64_t context, std::uint32_t region,
                    std::uint64_t offset, std::uint64_t length);
@@ -191,6 +201,7 @@ class Process final : public handover::Port {
   std::vector<std::pair<handover::Outbound, std::uint32_t>> receivers_;
   Time last_completion_{};
   bool fencing_ = false;
+  std::uint64_t announcements_ = 0;
   std::map<TransferId, Epoch> registered_;  // P: the grant that came last
 };
 

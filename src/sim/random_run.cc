@@ -223,7 +223,8 @@ void RandomRun::hostile() {
   world_.forge(d->place.number, p->place.number, encoder_.encode(message));
 }
 
-// SIGTERM: no new requests; what runs may end, then what is left is ended and the process goes.
+// SIGTERM: no new requests, and the agents drain; what runs may end, then what is left is ended and
+// the process goes.
 void RandomRun::leave() {
   const auto& among = pick(2) == 0 ? prefills_ : decodes_;
   const std::uint32_t index = some_instance(among);
@@ -233,6 +234,12 @@ void RandomRun::leave() {
   }
   if (others < 2 || world_.instance(index).leaving || !world_.instance(index).alive) return;
   world_.instance(index).leaving = true;
+  for (std::uint32_t rank = 0; rank < mix_.ranks; ++rank) {
+    if (Process* p = world_.rank(index, rank); p != nullptr) {
+      p->drain();
+      if (!p->stalled) p->turn();
+    }
+  }
   const Duration grace = within(milliseconds(100));
   world_.later(grace, [this, index] { traffic_.drain(index); });
   world_.later(grace + within(milliseconds(50)), [this, index] {

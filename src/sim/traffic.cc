@@ -309,6 +309,7 @@ void Traffic::cancel_prefill(Request& r) {
 void Traffic::prefill_ended(Process& process, const Event& event) {
   if (event.transfer.low >= kForeign) return;
   Request& r = of(event.transfer);
+  if (event.outcome != Outcome::kDone) maybe_reuse(process, event.transfer);
   const State state = r.prefill.state;
   if (state != State::kWaiting && state != State::kQueued) return;
   if (event.outcome == Outcome::kDone) return;
@@ -316,6 +317,17 @@ void Traffic::prefill_ended(Process& process, const Event& event) {
   // A transfer that is over while its prompt is still being computed: nobody waits for it.
   cancel_prefill(r);
   leg_failed(r, kPrefillLeg, 502, "its hand-over ended");
+}
+
+// Its caller starts over under the same id, and no router hears of the new blocks.
+void Traffic::maybe_reuse(Process& process, TransferId id) {
+  if (!world_.choices.chance(world_.weather.reused_ids)) return;
+  world_.later(http(), [this, number = process.place.number, id] {
+    Process* p = world_.alive(number);
+    if (p == nullptr || p->stalled || p->engine_stalled || p->leaving || !p->reuse_id(id)) return;
+    world_.journal.mark(Mark::id_reused);
+    p->turn();
+  });
 }
 
 // ---- D's leg ----

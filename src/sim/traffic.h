@@ -125,6 +125,7 @@ class Traffic final : public Engines {
   void cancel_prefill(Request& r);
   void prefill_answers(Request& r);
   bool announce(Request& r);
+  void maybe_reuse(Process& process, TransferId id);
 
   void start_decode(Request& r);
   void admit_decode(Request& r);

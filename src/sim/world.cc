@@ -183,6 +183,7 @@ handover::Config World::config_for(const Instance& instance, std::uint32_t rank,
   out.id = {fmt::format("{}.{}", instance.engine_id, rank), incarnation};
   out.role = instance.is_prefill ? Role::kProducer : Role::kConsumer;
   out.mode = settings.mode;
+  out.version_max = instance.version_max;
   out.verify_blocks = settings.verify;
   out.peer_timeout = settings.peer_timeout;
   out.lease = settings.lease;
@@ -232,6 +233,7 @@ void World::start(std::uint32_t index) {
   Instance& inst = instances_[index];
   if (inst.alive) return;
   if (++inst.lives > 1) journal.mark(Mark::restart);
+  inst.version_max = choices.chance(settings.version_1) ? wire::kVersionMin : wire::kVersion;
   for (std::uint32_t rank = 0; rank < inst.ranks.size(); ++rank) make_process(index, rank);
   inst.alive = true;
   inst.leaving = false;

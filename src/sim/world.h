@@ -45,6 +45,8 @@ struct Settings {
   std::uint32_t token_bytes = 12;
   // The machines.
   bool verify = false;
+  // A thousand: lives of an instance that speak version 1 and no newer one.
+  std::uint32_t version_1 = 0;
   std::uint32_t transfers_max = 32;
   std::uint32_t peers_max = 8;
   std::uint32_t ends_remembered_max = 1024;
@@ -69,6 +71,7 @@ struct Weather {
   std::uint32_t corrupt = 0;
   std::uint32_t submit_failures = 0;
   std::uint32_t lost_immediates = 0;
+  std::uint32_t reused_ids = 0;  // pull: of requests that end at P without a hand-over
   Duration delay_max = std::chrono::milliseconds(2);
 };
 
@@ -78,6 +81,7 @@ struct Instance {
   bool alive = false;
   bool leaving = false;  // gets no new requests
   bool odd = false;      // has another model: nothing may ever be handed over to it [I9]
+  std::uint16_t version_max = wire::kVersion;  // of this life
   std::uint32_t lives = 0;
   std::vector<std::uint32_t> ranks;  // numbers of its processes in this life
 };
