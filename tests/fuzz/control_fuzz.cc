@@ -2,9 +2,10 @@
 //
 // Both sides live, and the fuzzer sits between them: it lets messages pass, drops them, says again
 // what one of them said with some bytes changed, makes up messages of its own with a right
-// checksum, or throws bytes into the stream. Beside that it plays both engines and the fabric.
-// Whatever was said, nothing may crash, and in the end every registration has ended exactly once
-// [I3] [I4] [I7].
+// checksum, or throws bytes into the stream. Beside that it plays both engines and the fabric. The
+// first byte says whether P writes or D reads. Whatever was said, nothing may crash, no block comes
+// back under a read into it, and in the end every registration has ended exactly once
+// [I1] [I3] [I4] [I7].
 #include <cstring>
 #include <deque>
 #include <map>
@@ -28,7 +29,7 @@ using Bytes = std::vector<std::byte>;
 constexpr std::uint32_t kBlocks = 16;
 constexpr std::uint32_t kBlockSize = 4;  // of layout::make_pool()
 constexpr std::uint32_t kTransfers = 4;
-constexpr std::size_t kWritesMax = 8;    // posted at once
+constexpr std::size_t kPostsMax = 8;     // at once
 constexpr std::size_t kRemembered = 32;  // messages that may be said again
 constexpr std::size_t kFrameMax = 2048;  // of made-up payloads
 constexpr int kWorkMax = 10000;          // calls of work() that end by themselves
@@ -67,15 +68,19 @@ class FuzzPort final : public handover::Port {
   }
   void close_outbound(handover::Outbound outbound) override { closing.push_back(outbound); }
   Status post(const handover::WriteOp& write) override {
-    if (writes.size() >= kWritesMax) return fail(Errc::kResourceExhausted, "full");
+    BATON_CHECK(mode == Mode::kPush, "a write in pull mode");
+    if (writes.size() >= kPostsMax) return fail(Errc::kResourceExhausted, "full");
     check_inside(geometry->regions, write.local_region, write.local_offset, write.length);
     check_inside(remote.at(write.to), write.remote_region, write.remote_offset, write.length);
     writes.push_back(write);
     return {};
   }
-  // Both machines push here.
-  Status post_read(const handover::ReadOp&) override {
-    BATON_CHECK(false, "a read in push mode");
+  Status post_read(const handover::ReadOp& read) override {
+    BATON_CHECK(mode == Mode::kPull, "a read in push mode");
+    if (reads.size() >= kPostsMax) return fail(Errc::kResourceExhausted, "full");
+    check_inside(geometry->regions, read.local_region, read.local_offset, read.length);
+    check_inside(remote.at(read.from), read.remote_region, read.remote_offset, read.length);
+    reads.push_back(read);
     return {};
   }
   void posted(TransferId) override {}
@@ -84,11 +89,12 @@ class FuzzPort final : public handover::Port {
 
   static void check_inside(std::span<const Region> regions, std::uint32_t region,
                            std::uint64_t offset, std::uint64_t length) {
-    BATON_CHECK(region < regions.size(), "a write to a region that does not exist");
+    BATON_CHECK(region < regions.size(), "a place in a region that does not exist");
     const std::uint64_t size = regions[region].num_blocks * regions[region].stride_bytes;
-    BATON_CHECK(offset + length <= size, "a write past the end of its region");
+    BATON_CHECK(offset + length <= size, "a place past the end of its region");
   }
 
+  Mode mode = Mode::kPush;
   const Geometry* geometry = nullptr;
   std::map<handover::Outbound, std::vector<Region>> remote;  // as the peer described its pool
   LinkId links = 0;
@@ -99,11 +105,18 @@ class FuzzPort final : public handover::Port {
   std::vector<handover::Inbound> fences;
   std::vector<handover::Outbound> connecting, closing;
   std::deque<handover::WriteOp> writes;
+  std::deque<handover::ReadOp> reads;
   std::vector<Event> events;
 };
 
-handover::Config config_of(PeerId id, Role role, const Geometry& geometry, bool counting) {
+struct Kind {
+  Mode mode = Mode::kPush;
+  bool counting = false;  // the fabric does not complete on delivery
+};
+
+handover::Config config_of(PeerId id, Role role, const Geometry& geometry, Kind kind) {
   handover::Config config;
+  config.mode = kind.mode;
   config.id = std::move(id);
   config.role = role;
   config.geometry = geometry;
@@ -114,7 +127,7 @@ handover::Config config_of(PeerId id, Role role, const Geometry& geometry, bool 
   config.transfers_max = 8;
   config.peers_max = 4;
   config.ends_remembered_max = 8;
-  config.delivery_complete = !counting;
+  config.delivery_complete = !kind.counting;
   config.immediates_max = 16;
   config.verify_blocks = false;
   return config;
@@ -122,10 +135,12 @@ handover::Config config_of(PeerId id, Role role, const Geometry& geometry, bool 
 
 class World {
  public:
-  World(Input& in, bool counting)
+  World(Input& in, Kind kind)
       : in_(in),
-        d_(config_of({"d", 1}, Role::kConsumer, pool().geometry, counting), d_port_, d_metrics_),
-        p_(config_of({"p", 2}, Role::kProducer, pool().geometry, counting), p_port_, p_metrics_) {
+        mode_(kind.mode),
+        d_(config_of({"d", 1}, Role::kConsumer, pool().geometry, kind), d_port_, d_metrics_),
+        p_(config_of({"p", 2}, Role::kProducer, pool().geometry, kind), p_port_, p_metrics_) {
+    d_port_.mode = p_port_.mode = mode_;
     d_port_.geometry = p_port_.geometry = &pool().geometry;
     for (BlockId block = 0; block < kBlocks; ++block) free_.push_back(block);
   }
@@ -358,10 +373,28 @@ class World {
     r.binding = in_.below(2);
     r.attempt = ++attempts_;
     r.block_ids = {{free_.end() - blocks, free_.end()}};
-    if (!handover::check_registration(pool().geometry, Mode::kPush, r)) return;
+    if (pull()) r.source = source_of(r);
+    if (!handover::check_registration(pool().geometry, mode_, r)) return;
     free_.resize(free_.size() - blocks);
     held_[{r.transfer, r.binding, r.attempt}] = {r.block_ids[0], false};
     d_.register_blocks(std::move(r), now_);
+  }
+
+  // What P announced, or what somebody made of it on the way.
+  SourceBlocks source_of(const Registration& r) {
+    const auto found = announced_.find(r.transfer);
+    const std::uint32_t how = in_.below(4);
+    SourceBlocks source;
+    if (found != announced_.end()) source = found->second;
+    if (how == 0 || found == announced_.end()) {
+      source.range = {0, r.prompt_tokens};
+      source.block_ids = {{}};
+      for (std::uint32_t i = 0; i * kBlockSize < r.prompt_tokens; ++i) {
+        source.block_ids[0].push_back(in_.below(2 * kBlocks));
+      }
+    }
+    if (how == 1) source.announcement = in_.byte();
+    return source;
   }
 
   void on_decode_event(const Event& event) {
@@ -373,8 +406,19 @@ class World {
     }
     if (event.kind == Event::Kind::kReleased || event.blocks_released) {
       BATON_CHECK(found->second.ended, "released before its end");
+      for (const BlockId block : found->second.blocks) check_unread(block);
       free_.insert(free_.end(), found->second.blocks.begin(), found->second.blocks.end());
       held_.erase(found);
+    }
+  }
+
+  // [I1]
+  void check_unread(BlockId block) const {
+    for (const auto& read : d_port_.reads) {
+      const std::uint64_t stride = pool().geometry.regions[read.local_region].stride_bytes;
+      const std::uint64_t first = read.local_offset / stride;
+      const std::uint64_t last = (read.local_offset + read.length - 1) / stride;
+      BATON_CHECK(block < first || block > last, "block {} came back under a read", block);
     }
   }
 
@@ -391,8 +435,18 @@ class World {
     auto& ids = piece.block_ids.emplace_back();
     for (std::uint32_t i = 0; i < blocks; ++i) ids.push_back((done / kBlockSize + i) % kBlocks);
     if (!handover::check_ready(pool().geometry, piece)) return;
+    if (pull()) note_announced(piece);
     done = piece.last ? 0 : piece.range.end;
     p_.ready(std::move(piece), now_);
+  }
+
+  void note_announced(ReadyPiece& piece) {
+    auto& blocks = computing_[piece.transfer];
+    if (piece.range.begin == 0) blocks.clear();
+    blocks.insert(blocks.end(), piece.block_ids[0].begin(), piece.block_ids[0].end());
+    if (!piece.last) return;
+    piece.announcement = ++announcements_;
+    announced_[piece.transfer] = {{0, piece.range.end}, {blocks}, piece.announcement};
   }
 
   void engine_changes_its_mind() {
@@ -416,9 +470,9 @@ class World {
   void fabric() {
     switch (in_.below(6)) {
       case 0:
-        return complete_write(true);
+        return pull() ? complete_read(true) : complete_write(true);
       case 1:
-        return complete_write(false);
+        return pull() ? complete_read(false) : complete_write(false);
       case 2:
         return d_.on_immediate(handover::Inbound{in_.byte()}, in_.u32(), now_);
       case 3:
@@ -426,8 +480,21 @@ class World {
       case 4:
         return connections(false);
       default:
-        for (const auto inbound : std::exchange(d_port_.fences, {})) d_.on_fenced(inbound, now_);
+        return fences();
     }
+  }
+
+  void fences() {
+    for (const auto inbound : std::exchange(d_port_.fences, {})) d_.on_fenced(inbound, now_);
+    for (const auto inbound : std::exchange(p_port_.fences, {})) p_.on_fenced(inbound, now_);
+  }
+
+  void complete_read(bool well) {
+    if (d_port_.reads.empty()) return;
+    const handover::ReadOp read = d_port_.reads.front();
+    d_port_.reads.pop_front();
+    if (well) return d_.on_read_done(read.context, now_);
+    d_.on_read_failed(read.context, "broken", now_, in_.below(2) == 1);
   }
 
   void complete_write(bool well) {
@@ -442,13 +509,34 @@ class World {
   }
 
   void connections(bool well) {
+    if (pull()) return ways(well);
     for (const auto outbound : std::exchange(p_port_.connecting, {})) {
       well ? p_.on_connected(outbound, now_) : p_.on_connect_failed(outbound, "no way", now_);
     }
     for (const auto outbound : std::exchange(p_port_.closing, {})) close(outbound);
   }
 
+  void ways(bool well) {
+    for (const auto outbound : std::exchange(d_port_.connecting, {})) {
+      well ? d_.on_connected(outbound, now_) : d_.on_connect_failed(outbound, "no way", now_);
+    }
+    for (const auto outbound : std::exchange(d_port_.closing, {})) close_way(outbound);
+  }
+
   // The port's promise: what was posted on an outbound completes before it is closed.
+  void close_way(handover::Outbound outbound) {
+    std::deque<handover::ReadOp> others;
+    for (const auto& read : std::exchange(d_port_.reads, {})) {
+      if (read.from == outbound) {
+        d_.on_read_failed(read.context, "closed", now_, true);
+      } else {
+        others.push_back(read);
+      }
+    }
+    d_port_.reads.insert(d_port_.reads.begin(), others.begin(), others.end());
+    d_.on_outbound_closed(outbound, now_);
+  }
+
   void close(handover::Outbound outbound) {
     std::deque<handover::WriteOp> others;
     for (const auto& write : std::exchange(p_port_.writes, {})) {
@@ -477,7 +565,8 @@ class World {
   }
 
   bool all_ended() const {
-    return d_.open_transfers() == 0 && p_.open_transfers() == 0 && p_.writes_in_flight() == 0;
+    return d_.open_transfers() == 0 && p_.open_transfers() == 0 && p_.writes_in_flight() == 0 &&
+           d_port_.reads.empty();
   }
 
   // A world in which everybody does what he should.
@@ -488,7 +577,11 @@ class World {
       complete_write(true);
       settle();
     }
-    for (const auto inbound : std::exchange(d_port_.fences, {})) d_.on_fenced(inbound, now_);
+    while (!d_port_.reads.empty()) {
+      complete_read(true);
+      settle();
+    }
+    fences();
     exchange();
   }
 
@@ -500,6 +593,8 @@ class World {
     BATON_CHECK(d_.open_transfers() == 0, "a registration never ended");
     BATON_CHECK(p_.open_transfers() == 0, "a prompt is held for ever");
     BATON_CHECK(p_.writes_in_flight() == 0, "a write is counted that nobody posted");
+    BATON_CHECK(d_port_.reads.empty(), "a read is out that nobody waits for");
+    BATON_CHECK(!pull() || d_.quarantined_blocks() == 0, "no read is out, and blocks are held");
     for (const auto& [key, held] : held_) BATON_CHECK(held.ended, "a registration without an end");
   }
 
@@ -508,7 +603,10 @@ class World {
     bool ended = false;
   };
 
+  bool pull() const { return mode_ == Mode::kPull; }
+
   Input& in_;
+  const Mode mode_;
   FuzzPort d_port_, p_port_;
   AgentMetrics d_metrics_, p_metrics_;
   handover::DecodeSide d_;
@@ -521,6 +619,10 @@ class World {
   std::map<std::tuple<TransferId, std::uint32_t, std::uint32_t>, Held> held_;
   std::map<std::uint32_t, std::uint32_t> computed_;
   std::uint32_t attempts_ = 0;
+  // Pull, P's engine.
+  std::map<TransferId, std::vector<BlockId>> computing_;
+  std::map<TransferId, SourceBlocks> announced_;
+  std::uint64_t announcements_ = 0;
 };
 
 }  // namespace
@@ -528,7 +630,8 @@ class World {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   baton::fuzz::Input in(data, size);
-  const bool counting = in.below(2) == 1;
-  baton::fuzz::World(in, counting).run();
+  const std::uint32_t kind = in.below(4);
+  const auto mode = kind < 2 ? baton::Mode::kPush : baton::Mode::kPull;
+  baton::fuzz::World(in, {mode, kind % 2 == 1}).run();
   return 0;
 }

@@ -19,17 +19,21 @@ def control():
     connect, write = bytes([FABRIC, 3]), bytes([FABRIC, 0])
     second = bytes([TIME, 232, 3])
     push = register(1) + expect + bytes([EXCHANGE]) + connect + bytes([EXCHANGE]) + ready + write * 6 + bytes([EXCHANGE])
-    pull_order = expect + ready + register(1) + bytes([EXCHANGE]) + connect + bytes([EXCHANGE]) + write * 6 + bytes([EXCHANGE])
+    ready_first = expect + ready + register(1) + bytes([EXCHANGE]) + connect + bytes([EXCHANGE]) + write * 6 + bytes([EXCHANGE])
     disturbances = [b"", second, bytes([ENGINE, 1, 0]), bytes([ENGINE, 1, 1]), bytes([ENGINE, 1, 3]), bytes([LINKS, 1]),
                     bytes([DROP]), register(1, binding=1), bytes([FABRIC, 1]), bytes([FABRIC, 4]), bytes([THROW, 0, 8]) + b"BTON\1\0\1\0",
                     *[bytes([AGAIN, which, 1, 24, 0, 255]) for which in range(8)],
                     *[bytes([MAKE_UP_FOR_P, kind, 16, 0]) + bytes(16) for kind in range(14)]]
-    for counting in (0, 1):
-        for flow in (push, pull_order):
-            yield bytes([counting]) + flow
+    # D reads: of what P announced, of made-up blocks, under another announcement.
+    read, as_announced, made_up, renamed = write, bytes([2]), bytes([0]), bytes([1])
+    reads = [expect + ready + bytes([EXCHANGE]) + register(1) + how + bytes([EXCHANGE]) + connect + bytes([EXCHANGE])
+             + read * 6 + bytes([EXCHANGE]) for how in (as_announced, made_up, renamed)]
+    for kind in (0, 1, 2, 3):  # push and pull, by fabrics that complete on delivery and that count
+        for flow in (push, ready_first) if kind < 2 else reads:
+            yield bytes([kind]) + flow
             for at, disturbance in enumerate(disturbances):
                 cut = 3 + at * 5 % (len(flow) - 3)
-                yield bytes([counting]) + flow[:cut] + disturbance + flow[cut:] + second
+                yield bytes([kind]) + flow[:cut] + disturbance + flow[cut:] + second
 
 
 def texts():
