@@ -238,6 +238,8 @@ void EngineCore::give_up_kept() {
 }
 
 void EngineCore::wait() {
+  // The wake-up of the end may have been taken together with the last submissions.
+  if (stopping_.load()) return;
   std::array<pollfd, 2> fds{};
   fds[0] = {.fd = intake_.wake_fd(), .events = POLLIN, .revents = 0};
   nfds_t count = 1;

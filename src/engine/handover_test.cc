@@ -487,6 +487,7 @@ TEST_F(HandoverTest, ATransferIsUsedByOneRequestAtATime) {
       prefill_->submit(prefill_leg(request, kTransfer, FirstToken::kPrefill), OutputCallback());
   EXPECT_EQ(status.error().code, Errc::kAlreadyExists);
   EXPECT_THAT(status.error().message, HasSubstr(kTransfer.to_string()));
+  ASSERT_TRUE(all_ready(kTransfer));
   prefill_->abort("r");
   ASSERT_TRUE(hub_.wait(kTransfer, [](const auto& t) { return t.held.has_value(); }));
   hub_.drain(kTransfer);

@@ -129,7 +129,9 @@ const std::array<Bound, kBoundsCount> kBounds{{
     {BoundId::kMatchedSilence, kP, "matched", "D stops, or the link is cut without a word",
      kPEngine, "nothing is heard; `peer_silent`", kSilence, silence},
     {BoundId::kMatchedGoodbye, kP, "matched, expected, ready", "D shuts down", kPEngine,
-     "Cancel, then Goodbye (version 1: the socket closes); `shutdown`", kMessage, at_once},
+     "Cancel; `cancelled_by_peer`. What is only claimed: Goodbye (version 1: the socket closes); "
+     "`shutdown`",
+     kMessage, at_once},
     {BoundId::kMatchedConnectUnanswered, kP, "matched", "D's memory does not answer", kPEngine,
      "timer of the outbound; `fabric`, and D hears it", kSilence, silence},
     {BoundId::kMatchedMessageLost, kP, "matched", "Credit, Cancel or Offer", kP,

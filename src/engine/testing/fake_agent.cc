@@ -74,18 +74,17 @@ void FakeHub::copy(const Transfer& transfer) {
     from.insert(from.end(), piece.block_ids[0].begin(), piece.block_ids[0].end());
   }
   const Registration& registration = *transfer.registration;
+  const std::uint32_t block_size = transfer.decode->geometry().block_size;
+  BATON_CHECK(registration.range.end <= at && registration.range.begin % block_size == 0);
   if (registration.source) {
     BATON_CHECK(registration.source->range == TokenRange({0, at}));
     BATON_CHECK(registration.source->block_ids.at(0) == from, "not the blocks of P");
-    BATON_CHECK(registration.range.end <= at);
-    from.resize(registration.block_ids[0].size());
   } else {
-    BATON_CHECK(registration.range == TokenRange({0, at}));
+    BATON_CHECK(registration.range.end == at);
   }
-  const std::uint32_t block_size = transfer.decode->geometry().block_size;
-  BATON_CHECK(registration.range.end == at && registration.range.begin % block_size == 0);
   from.erase(from.begin(), from.begin() + registration.range.begin / block_size);
-  BATON_CHECK(from.size() == registration.block_ids[0].size());
+  BATON_CHECK(registration.block_ids[0].size() <= from.size());
+  from.resize(registration.block_ids[0].size());
   const Geometry& source = transfer.prefill->geometry();
   const Geometry& target = transfer.decode->geometry();
   for (std::size_t layer = 0; layer < source.regions.size(); ++layer) {
