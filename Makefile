@@ -88,7 +88,7 @@ sweep: configure ## the article's grid, emulated, every mode (90 minutes; goes o
 	@$(BATON) plot --results-dir build/sweep --metric ttft,tpot,second-token,handover
 
 # What CI has no time for on two cores.
-LONG := ^(netns|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_sweep|e2e_drain)$$
+LONG := ^(netns|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull)$$
 
 check: setup ## what CI runs: format and rooms, all tests, fuzzers, sanitizers, soak, simulator
 	@tools/tidy --fast

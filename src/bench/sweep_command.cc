@@ -19,7 +19,7 @@ using serving::Exit;
 
 namespace {
 
-constexpr char kWho[] = "baton sweep";
+constexpr char kSweep[] = "baton sweep";
 
 double minutes(Duration d) {
   return std::chrono::duration<double>(d).count() / 60;
@@ -77,7 +77,7 @@ class Sweep {
       std::fflush(stdout);
       const Result<std::string> void_reason = run_point(points_[i]);
       if (!void_reason) {
-        complain(kWho, fmt::format("{}: {}", points_[i].name(), void_reason.error().message));
+        complain(kSweep, fmt::format("{}: {}", points_[i].name(), void_reason.error().message));
         return Exit::kOther;  // the next one of this mode would end alike
       }
       if (void_reason->empty()) continue;
@@ -162,12 +162,12 @@ class Sweep {
 Exit run_sweep(const SweepOptions& options) {
   const Result<SweepGrid> grid = read_grid(options);
   if (!grid) {
-    complain(kWho, grid.error().message);
+    complain(kSweep, grid.error().message);
     return Exit::kUsage;
   }
   Sweep sweep(options, sweep_points(*grid, options));
   if (Status skipped = sweep.skip_finished(); !skipped) {
-    complain(kWho, skipped.error().message);
+    complain(kSweep, skipped.error().message);
     return Exit::kUsage;
   }
   sweep.say_what_comes();

@@ -114,7 +114,7 @@ std::vector<std::byte> encode(const Hello& hello) {
 }
 
 Result<Hello> decode_hello(std::span<const std::byte> bytes) {
-  Token token;
+  Token token{};
   const Result<Access> access = decode_fixed(bytes, Kind::kHello, "hello", token);
   if (!access) return tl::unexpected(access.error());
   return Hello{*access, token};
