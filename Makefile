@@ -121,7 +121,7 @@ sweep-real: configure ## a real model (SmolLM2), one core an instance (8 minutes
 	@$(BATON) plot --results-dir $(SWEPT)/real --metric ttft,tpot,handover
 
 # What CI has no time for on two cores.
-LONG := ^(netns|netns_deploy|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_sweep|e2e_drain)$$
+LONG := ^(netns|netns_deploy|soak_libfabric|e2e_load_failures|e2e_bug_reports.*|e2e_pull)$$
 
 check: setup ## what CI runs: format and rooms, all tests, fuzzers, sanitizers, soak, simulator
 	@tools/tidy --fast

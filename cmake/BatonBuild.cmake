@@ -33,6 +33,15 @@ target_compile_options(baton_flags INTERFACE
 target_include_directories(baton_flags INTERFACE
   "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
 
+# A room's files, or a test program's, in few translation units: half the compile time is headers and the templates that
+# every file would instantiate again. Off where one file is worked on at a time: presets dev and tidy.
+option(BATON_UNITY "Compile the files of a target together" ON)
+function(baton_unity target)
+  if(BATON_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 # baton_room(NAME SOURCES.. DEPS.. LIBS..): one library a room. DEPS are rooms, LIBS are packages.
 function(baton_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPS;LIBS;PRIVATE_LIBS" ${ARGN})
@@ -40,10 +49,21 @@ function(baton_room name)
   if(ROOM_SOURCES)
     add_library(baton_${name} STATIC ${ROOM_SOURCES})
     target_link_libraries(baton_${name} PUBLIC baton_flags ${deps} ${ROOM_LIBS} PRIVATE ${ROOM_PRIVATE_LIBS})
+    baton_unity(baton_${name})
   else()
     add_library(baton_${name} INTERFACE)
     target_link_libraries(baton_${name} INTERFACE baton_flags ${deps} ${ROOM_LIBS})
   endif()
+endfunction()
+
+# A test's own code runs once: optimising it costs more than it saves. And it is full of what only clang counts as a
+# conversion.
+set(BATON_TEST_FLAGS -O0 $<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>)
+
+# baton_reads_flags(FILES..): CLI11 is all templates, and reading a command line once needs no more than this; -O3 takes
+# twice the time to compile.
+function(baton_reads_flags)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1)
 endfunction()
 
 # baton_test(NAME SOURCES.. DEPS.. LIBS.. LABELS.. TIMEOUT n): one GoogleTest program, one CTest entry.
@@ -57,12 +77,9 @@ function(baton_test name)
     set(TEST_TIMEOUT 120)
   endif()
   add_executable(${name} ${TEST_SOURCES})
-  # A test's own code runs once: optimising it costs more than it saves. And it is full of what only clang counts as a
-  # conversion.
-  list(FILTER TEST_SOURCES INCLUDE REGEX "_test\\.cc$")
-  set_source_files_properties(${TEST_SOURCES} PROPERTIES
-    COMPILE_OPTIONS "-O0;$<$<CXX_COMPILER_ID:Clang>:-Wno-sign-conversion>")
+  baton_unity(${name})
   target_link_libraries(${name} PRIVATE baton_flags ${deps} ${TEST_LIBS} GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${BATON_TEST_FLAGS})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT})
 endfunction()

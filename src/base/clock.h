@@ -23,5 +23,9 @@ inline double seconds_between(std::int64_t from, std::int64_t to) {
 inline Time now() {
   return std::chrono::steady_clock::now();
 }
+// The same as a Timeline holds it.
+inline std::int64_t now_ns() {
+  return now().time_since_epoch().count();
+}
 
 }  // namespace baton

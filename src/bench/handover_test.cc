@@ -137,7 +137,7 @@ TEST(Bytes, of_a_full_prompt_follow_from_the_plan_of_its_blocks) {
   EXPECT_EQ(bytes_of_full_prompt(h, 16), 0U);
 }
 
-constexpr char kPage[] = R"({"transfers": [
+constexpr char kRecordsPage[] = R"({"transfers": [
   {"side": "prefill", "transfer_id": "aa", "bytes": 64, "writes": 2, "fabric": "shm",
    "times": {"submitted": 5, "pieces_ready": [7, 9], "registered": 8, "last_write": 0}},
   {"side": "decode", "transfer_id": "aa", "bytes": 64, "bytes_planned": 64, "blocks": 2,
@@ -147,7 +147,7 @@ constexpr char kPage[] = R"({"transfers": [
 
 TEST(Records, are_joined_by_transfer_and_moved_to_our_clock) {
   Records records;
-  ASSERT_TRUE(read_records(kPage, 100, {"aa"}, records));
+  ASSERT_TRUE(read_records(kRecordsPage, 100, {"aa"}, records));
   ASSERT_EQ(records.by_transfer.size(), 1U) << "another run's is nothing of ours";
   const Handover& h = records.by_transfer.at("aa");
   EXPECT_TRUE(h.has_prefill && h.has_decode);

@@ -9,7 +9,7 @@
 namespace baton::bench {
 namespace {
 
-constexpr std::size_t kWidth = 24;
+constexpr std::size_t kBarWidth = 24;
 
 double seconds(Duration d) {
   return std::chrono::duration<double>(d).count();
@@ -26,10 +26,10 @@ Duration time_left(const ProgressState& s) {
 }
 
 std::string progress_line(const ProgressState& s) {
-  const std::size_t filled = s.total == 0 ? 0 : kWidth * s.done / s.total;
+  const std::size_t filled = s.total == 0 ? 0 : kBarWidth * s.done / s.total;
   return fmt::format("[{}{}] {}/{} done, {} running, {} failed, {:.0f} s, {:.0f} s left",
-                     std::string(filled, '#'), std::string(kWidth - filled, '.'), s.done, s.total,
-                     s.sent - s.done, s.failed, seconds(s.elapsed), seconds(time_left(s)));
+                     std::string(filled, '#'), std::string(kBarWidth - filled, '.'), s.done,
+                     s.total, s.sent - s.done, s.failed, seconds(s.elapsed), seconds(time_left(s)));
 }
 
 Progress::Progress(bool wanted) : shown_(wanted && ::isatty(STDERR_FILENO) == 1) {}

@@ -15,12 +15,12 @@ using serving::Json;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kMs = 1'000'000;
+constexpr std::int64_t kMilli = 1'000'000;
 
 // One request: sent at 10 ms, tokens at 110, 120 and 140 ms, handed over as transfer "aa".
 BenchRun one_request() {
   BenchRun run;
-  run.load.start = Time(Duration(1000 * kMs));
+  run.load.start = Time(Duration(1000 * kMilli));
   run.load.duration = std::chrono::seconds(2);
   run.load.most_open = 1;
   RequestResult r;
@@ -37,17 +37,17 @@ BenchRun one_request() {
   run.load.results = {r};
   Handover h;
   h.has_prefill = h.has_decode = true;
-  h.prefill.first_step = 1020 * kMs;
-  h.prefill.computed = h.prefill.ready = 1080 * kMs;
-  h.prefill.registered = 1030 * kMs;
-  h.prefill.first_write = h.prefill.last_write = 1081 * kMs;
-  h.prefill.last_byte = 1090 * kMs;
-  h.prefill.told = 1091 * kMs;
+  h.prefill.first_step = 1020 * kMilli;
+  h.prefill.computed = h.prefill.ready = 1080 * kMilli;
+  h.prefill.registered = 1030 * kMilli;
+  h.prefill.first_write = h.prefill.last_write = 1081 * kMilli;
+  h.prefill.last_byte = 1090 * kMilli;
+  h.prefill.told = 1091 * kMilli;
   h.prefill.bytes = 200;
-  h.decode.last_byte = 1090 * kMs;
-  h.decode.told = 1091 * kMs;
-  h.decode.first_step = 1092 * kMs;
-  h.decode.last_token = h.decode.ended = 1140 * kMs;
+  h.decode.last_byte = 1090 * kMilli;
+  h.decode.told = 1091 * kMilli;
+  h.decode.first_step = 1092 * kMilli;
+  h.decode.last_token = h.decode.ended = 1140 * kMilli;
   h.decode.bytes_planned = 200;
   h.decode.blocks = 2;
   h.decode.prompt_tokens = 32;

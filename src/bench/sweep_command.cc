@@ -22,7 +22,7 @@ using serving::Exit;
 
 namespace {
 
-constexpr char kWho[] = "baton sweep";
+constexpr char kSweep[] = "baton sweep";
 
 double minutes(Duration d) {
   return std::chrono::duration<double>(d).count() / 60;
@@ -82,7 +82,7 @@ class Sweep {
       std::fflush(stdout);
       const Result<std::string> void_reason = run_point(points_[i]);
       if (!void_reason) {
-        complain(kWho, fmt::format("{}: {}", points_[i].name(), void_reason.error().message));
+        complain(kSweep, fmt::format("{}: {}", points_[i].name(), void_reason.error().message));
         return Exit::kOther;  // the next one of this mode would end alike
       }
       if (void_reason->empty()) continue;
@@ -190,7 +190,7 @@ Exit run_sweep(const SweepOptions& as_given) {
   SweepOptions options = as_given;
   const Result<SweepGrid> grid = read_grid(options);
   if (!grid) {
-    complain(kWho, grid.error().message);
+    complain(kSweep, grid.error().message);
     return Exit::kUsage;
   }
   if (const Exit taken = take_running(*grid, options); taken != Exit::kOk) return taken;
@@ -201,7 +201,7 @@ Exit run_sweep(const SweepOptions& as_given) {
   }
   Sweep sweep(options, std::move(points));
   if (Status skipped = sweep.skip_finished(); !skipped) {
-    complain(kWho, skipped.error().message);
+    complain(kSweep, skipped.error().message);
     return Exit::kUsage;
   }
   sweep.say_what_comes();

@@ -20,10 +20,6 @@ constexpr std::int64_t kPatienceNs = 1'000'000'000;
 constexpr std::int64_t kPatienceAgainNs = 100'000'000;
 constexpr int kGiveWayMilliseconds = 50;
 
-std::int64_t now_ns() {
-  return now().time_since_epoch().count();
-}
-
 RequestLimits limits_of(const model::Model& model, const EngineOptions& options) {
   RequestLimits limits;
   limits.vocab_size = model.config().vocab_size;

@@ -16,10 +16,6 @@ namespace baton::engine {
 
 namespace {
 
-std::int64_t now_ns() {
-  return now().time_since_epoch().count();
-}
-
 double seconds_between(std::int64_t from, std::int64_t to) {
   return static_cast<double>(to - from) * 1e-9;
 }

@@ -18,12 +18,6 @@ TransferId transfer_number(std::uint64_t n) {
   return {0xABCD, n};
 }
 
-Request prefill_leg(const Request& request, TransferId transfer, FirstToken first) {
-  Request leg = request;
-  leg.remote_decode = RemoteDecode{.transfer = transfer, .first_token = first};
-  return leg;
-}
-
 Request decode_leg(const Request& request, TransferId transfer, FirstToken first) {
   Request leg = request;
   leg.remote_prefill = RemotePrefill{

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const TransferId kTransfer{0xABCD, 1};
+const TransferId kPulled{0xABCD, 1};
 
 EngineOptions pulling(EngineOptions options, PullLoop loop = PullLoop::kThreaded) {
   options.agent.emplace();
@@ -21,13 +21,7 @@ EngineOptions pulling(EngineOptions options, PullLoop loop = PullLoop::kThreaded
   return options;
 }
 
-// P's leg, and D's from what P announced.
-Request prefill_leg(const Request& request, TransferId transfer, FirstToken first) {
-  Request leg = request;
-  leg.remote_decode = RemoteDecode{.transfer = transfer, .first_token = first};
-  return leg;
-}
-
+// D's leg, from what P announced.
 Request decode_leg(const Request& request, TransferId transfer, FirstToken first,
                    const Output& announced) {
   Request leg = request;
@@ -121,7 +115,7 @@ TEST_F(PullTest, PAnnouncesTheBlocksOfTheWholePromptAndHoldsThem) {
   start(pulling(small_options()));
   Answer p;
   const Request request = make_request("r", make_prompt(1, 14), 6);
-  submit(*prefill_, prefill_leg(request, kTransfer, FirstToken::kPrefill), p);
+  submit(*prefill_, prefill_leg(request, kPulled, FirstToken::kPrefill), p);
   const Output told = announcement(p);
   ASSERT_TRUE(told.source.has_value());
   EXPECT_EQ(told.source->range, TokenRange({0, 14}));
@@ -129,11 +123,11 @@ TEST_F(PullTest, PAnnouncesTheBlocksOfTheWholePromptAndHoldsThem) {
   EXPECT_EQ(told.source->block_ids[0].size(), 4U);
   EXPECT_EQ(prefill_->blocks().used, 4U);
   Answer d;
-  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill, told), d);
-  ASSERT_TRUE(hub_.wait(kTransfer, [](const auto& t) { return t.registration.has_value(); }));
-  EXPECT_EQ(hub_.get(kTransfer).registration->source->block_ids, told.source->block_ids);
+  submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, told), d);
+  ASSERT_TRUE(hub_.wait(kPulled, [](const auto& t) { return t.registration.has_value(); }));
+  EXPECT_EQ(hub_.get(kPulled).registration->source->block_ids, told.source->block_ids);
   EXPECT_EQ(prefill_->blocks().used, 4U);
-  hub_.complete(kTransfer);
+  hub_.complete(kPulled);
   d.wait();
   EXPECT_EQ(seen(d), answer_alone(request));
   p.wait();
@@ -145,8 +139,8 @@ TEST_F(PullTest, TheAnnouncedFirstTokenCountsWhereTheEndCarriesNone) {
   start(pulling(small_options()));
   Answer p, d;
   const Request request = make_request("r", make_prompt(1, 14), 6);
-  submit(*prefill_, prefill_leg(request, kTransfer, FirstToken::kPrefill), p);
-  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill, announcement(p)), d);
+  submit(*prefill_, prefill_leg(request, kPulled, FirstToken::kPrefill), p);
+  submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, announcement(p)), d);
   d.wait();
   EXPECT_EQ(seen(d), answer_alone(request));
   EXPECT_EQ(d.last.computed_prompt_tokens, 0U);
@@ -160,17 +154,17 @@ TEST_F(PullTest, TheEngineLoopStandsStillUntilTheReadsArePosted) {
   Answer p, d, other;
   const Request request = make_request("r", make_prompt(1, 14), 6);
   const Request local = make_request("local", make_prompt(2, 9), 6);
-  submit(*prefill_, prefill_leg(request, kTransfer, FirstToken::kPrefill), p);
+  submit(*prefill_, prefill_leg(request, kPulled, FirstToken::kPrefill), p);
   const Output told = announcement(p);
-  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill, told), d);
-  ASSERT_TRUE(waited(kTransfer));
+  submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, told), d);
+  ASSERT_TRUE(waited(kPulled));
   submit(*decode_, local, other);
   EXPECT_EQ(decode_->metrics().steps.value(), 0U);
-  hub_.post(kTransfer);
+  hub_.post(kPulled);
   other.wait();  // posted, and not read yet
   EXPECT_EQ(d.finishes, 0);
   EXPECT_GT(decode_->metrics().pull_posting_seconds.sum(), 0.0);
-  hub_.complete(kTransfer);
+  hub_.complete(kPulled);
   d.wait();
   EXPECT_EQ(seen(d), answer_alone(request));
   p.wait();
@@ -182,13 +176,13 @@ TEST_F(PullTest, TheEngineLoopGoesOnWhereNothingIsPosted) {
   start(pulling(small_options(), PullLoop::kEngine));
   Answer p, d, other;
   const Request request = make_request("r", make_prompt(1, 14), 6);
-  submit(*prefill_, prefill_leg(request, kTransfer, FirstToken::kPrefill), p);
-  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill, announcement(p)), d);
-  ASSERT_TRUE(waited(kTransfer));
+  submit(*prefill_, prefill_leg(request, kPulled, FirstToken::kPrefill), p);
+  submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, announcement(p)), d);
+  ASSERT_TRUE(waited(kPulled));
   submit(*decode_, make_request("local", make_prompt(2, 9), 6), other);
   other.wait();
-  EXPECT_FALSE(hub_.get(kTransfer).posted);
-  hub_.fail(kTransfer, Cause::kPeerSilent, true);
+  EXPECT_FALSE(hub_.get(kPulled).posted);
+  hub_.fail(kPulled, Cause::kPeerSilent, true);
   d.wait();
   EXPECT_EQ(d.last.finish, FinishReason::kError);
   p.wait();
@@ -227,16 +221,16 @@ TEST_F(PullTest, AnAbortedReaderKeepsItsBlocksInQuarantineAndFreesP) {
   start(pulling(small_options()));
   Answer p, d;
   const Request request = make_request("r", make_prompt(1, 14), 6);
-  submit(*prefill_, prefill_leg(request, kTransfer, FirstToken::kPrefill), p);
-  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill, announcement(p)), d);
-  ASSERT_TRUE(hub_.wait(kTransfer, [](const auto& t) { return t.registration.has_value(); }));
+  submit(*prefill_, prefill_leg(request, kPulled, FirstToken::kPrefill), p);
+  submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, announcement(p)), d);
+  ASSERT_TRUE(hub_.wait(kPulled, [](const auto& t) { return t.registration.has_value(); }));
   decode_->abort("r");
   d.wait();
   EXPECT_EQ(decode_->blocks().quarantined, 4U);
-  hub_.drain(kTransfer);
+  hub_.drain(kPulled);
   p.wait();
   EXPECT_TRUE(all_blocks_free(*prefill_));
-  hub_.release(kTransfer);
+  hub_.release(kPulled);
   expect_whole();
 }
 

@@ -30,7 +30,7 @@ void announce(Request& request, std::vector<std::vector<BlockId>> ids) {
       SourceBlocks{{0, static_cast<std::uint32_t>(request.prompt.size())}, std::move(ids)};
 }
 
-struct Case {
+struct Fault {
   const char* name;
   std::function<void(Request&, RequestLimits&)> spoil;
   const char* message;
@@ -39,7 +39,7 @@ struct Case {
 TEST(Validate, NamesTheFieldAndBothValues) {
   ASSERT_TRUE(validate(good(), kLimits).has_value());
   const TransferId transfer{1, 2};
-  const std::vector<Case> cases{
+  const std::vector<Fault> cases{
       {"no id", [](Request& r, RequestLimits&) { r.id.clear(); }, "id is empty"},
       {"no prompt", [](Request& r, RequestLimits&) { r.prompt = {}; }, "prompt is empty"},
       {"long prompt", [](Request& r, RequestLimits&) { r.prompt.assign(64, 1); },
@@ -131,7 +131,7 @@ TEST(Validate, NamesTheFieldAndBothValues) {
       {"null transfer", [](Request& r, RequestLimits&) { r.remote_decode = RemoteDecode{}; },
        "remote_decode: the transfer id is null"},
   };
-  for (const Case& c : cases) {
+  for (const Fault& c : cases) {
     SCOPED_TRACE(c.name);
     Request request = good();
     RequestLimits limits = kLimits;

@@ -6,11 +6,11 @@
 namespace baton::handover {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Kind = LegAction::Kind;
 
-class LegsTest : public testing::Test {
+class LegsTest : public ::testing::Test {
  protected:
   static Time at(int ms) { return Time{} + std::chrono::milliseconds(ms); }
   static std::vector<Kind> kinds(const Legs::Actions& actions) {

@@ -34,7 +34,7 @@ namespace beast = boost::beast;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::size_t kReadSize = 16 << 10;
+constexpr std::size_t kAnswerReadSize = 16 << 10;
 constexpr std::size_t kFetchLimit = 64 << 20;
 
 // A body that is handed on as it comes.
@@ -233,7 +233,7 @@ void RunningCall::new_parser() {
 }
 
 void RunningCall::read() {
-  socket_.async_read_some(buffer_.prepare(kReadSize),
+  socket_.async_read_some(buffer_.prepare(kAnswerReadSize),
                           [self = shared_from_this()](error_code error, std::size_t size) {
                             self->on_read(error, size);
                           });

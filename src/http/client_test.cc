@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Writer = std::shared_ptr<ResponseWriter>;
 
-std::unique_ptr<Server> start(Handler handler) {
+std::unique_ptr<Server> start_server(Handler handler) {
   auto server = Server::start({}, std::move(handler));
   EXPECT_TRUE(server.has_value()) << server.error().message;
   return std::move(*server);
@@ -81,7 +81,7 @@ class Notes {
 TEST(HttpClient, KeepsAConnectionForTheNextCall) {
   std::mutex mutex;
   std::set<std::string> peers;
-  const auto server = start([&](const Request& request, const Writer& writer) {
+  const auto server = start_server([&](const Request& request, const Writer& writer) {
     {
       const std::lock_guard lock(mutex);
       peers.insert(request.peer);
@@ -156,7 +156,7 @@ TEST(HttpUrl, IsTakenApart) {
 }
 
 TEST(HttpClient, FetchesAnAnswer) {
-  const auto server = start([](const Request& request, const Writer& writer) {
+  const auto server = start_server([](const Request& request, const Writer& writer) {
     writer->respond(201, "text/plain",
                     request.method + request.path +
                         std::string(request.headers.get("traceparent")) +
@@ -176,7 +176,7 @@ TEST(HttpClient, FetchesAnAnswer) {
 }
 
 TEST(HttpClient, FindsNames) {
-  const auto server = start(
+  const auto server = start_server(
       [](const Request&, const Writer& writer) { writer->respond(200, "text/plain", "here"); });
   const auto response = fetch_get("http://localhost:" + std::to_string(server->port()));
   ASSERT_TRUE(response.has_value()) << response.error().message;
@@ -184,7 +184,7 @@ TEST(HttpClient, FindsNames) {
 }
 
 TEST(HttpClient, CarriesLargeBodiesBothWays) {
-  const auto server = start([](Request request, const Writer& writer) {
+  const auto server = start_server([](Request request, const Writer& writer) {
     writer->respond(200, "text/plain", std::move(request.body));
   });
   Call call = call_of(*server);
@@ -197,7 +197,7 @@ TEST(HttpClient, CarriesLargeBodiesBothWays) {
 }
 
 TEST(HttpClient, HandsOnAStreamAsItComes) {
-  const auto server = start([](const Request&, const Writer& writer) {
+  const auto server = start_server([](const Request&, const Writer& writer) {
     std::thread([writer] {
       writer->start_stream(200, "text/event-stream");
       for (int i = 0; i < 5000; ++i) writer->write(std::to_string(i) + "\n");
@@ -220,7 +220,7 @@ TEST(HttpClient, HandsOnAStreamAsItComes) {
 
 TEST(HttpClient, CancelClosesTheConnection) {
   Signal left;
-  const auto server = start([&](const Request&, const Writer& writer) {
+  const auto server = start_server([&](const Request&, const Writer& writer) {
     writer->on_closed([&left, writer] { left.set(); });
     writer->start_stream(200, "text/plain");
     writer->write("x");
@@ -241,7 +241,7 @@ TEST(HttpClient, CancelClosesTheConnection) {
 
 TEST(HttpClient, CancelWorksBeforeAnAnswerAndFromACallback) {
   Signal left;
-  const auto server = start([&](const Request& request, const Writer& writer) {
+  const auto server = start_server([&](const Request& request, const Writer& writer) {
     if (request.path == "/silent") return writer->on_closed([&left, writer] { left.set(); });
     writer->start_stream(200, "text/plain");
     for (int i = 0; i < 100; ++i) writer->write("chunk");
@@ -284,8 +284,8 @@ TEST(HttpClient, CancelWorksBeforeAnAnswerAndFromACallback) {
 }
 
 TEST(HttpClient, CancelRacesWithTheEndAndStillEndsOnce) {
-  const auto server =
-      start([](const Request&, const Writer& writer) { writer->respond(200, "text/plain", "x"); });
+  const auto server = start_server(
+      [](const Request&, const Writer& writer) { writer->respond(200, "text/plain", "x"); });
   const auto client = Client::start();
   for (int i = 0; i < 200; ++i) {
     Notes notes;
@@ -299,7 +299,7 @@ TEST(HttpClient, CancelRacesWithTheEndAndStillEndsOnce) {
 }
 
 TEST(HttpClient, EndsEachCallWhenItIsDestroyed) {
-  const auto server = start([](const Request&, const Writer& writer) {
+  const auto server = start_server([](const Request&, const Writer& writer) {
     writer->on_closed([writer] {});
     writer->start_stream(200, "text/plain");
   });
@@ -430,7 +430,7 @@ TEST(HttpClient, TakesAnswersOfEveryFraming) {
 }
 
 TEST(HttpClient, LearnsThatTheServerDiedMidAnswer) {
-  auto server = start([](const Request&, const Writer& writer) {
+  auto server = start_server([](const Request&, const Writer& writer) {
     writer->on_closed([writer] {});
     writer->start_stream(200, "text/plain");
     writer->write("some");

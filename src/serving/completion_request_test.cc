@@ -7,8 +7,8 @@
 namespace baton::serving {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 struct Refused {
   const char* body;
@@ -138,7 +138,7 @@ TEST(ChatRequest, ContentMayBeTextOrParts) {
   EXPECT_EQ(parsed->max_tokens, 4U);
 }
 
-constexpr char kId[] = "0123456789abcdef0123456789abcdef";
+constexpr char kTransferId[] = "0123456789abcdef0123456789abcdef";
 
 std::string with_kv(const std::string& kv) {
   return R"({"prompt": "x", "kv_transfer_params": )" + kv + "}";
@@ -147,18 +147,18 @@ std::string with_kv(const std::string& kv) {
 TEST(KvTransferParams, OfBothLegs) {
   const auto prefill = parse_completion_request(
       Endpoint::kCompletions, with_kv(R"({"do_remote_decode": true, "do_remote_prefill": false,
-        "transfer_id": ")" + std::string(kId) +
+        "transfer_id": ")" + std::string(kTransferId) +
                                       R"(", "first_token": "decode", "remote_host": null})"));
   ASSERT_TRUE(prefill.has_value()) << prefill.error().message;
   EXPECT_TRUE(prefill->kv->do_remote_decode);
-  EXPECT_EQ(prefill->kv->transfer_id->to_string(), kId);
+  EXPECT_EQ(prefill->kv->transfer_id->to_string(), kTransferId);
   EXPECT_EQ(prefill->kv->first_token, engine::FirstToken::kDecode);
 
   const auto decode = parse_completion_request(Endpoint::kCompletions,
                                                with_kv(R"({"do_remote_prefill": true, "binding": 2,
         "remote_engine_id": "p", "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1,
         "remote_incarnation": "ffffffffffffffff", "transfer_id": ")" +
-                                                       std::string(kId) + "\"}"));
+                                                       std::string(kTransferId) + "\"}"));
   ASSERT_TRUE(decode.has_value()) << decode.error().message;
   EXPECT_EQ(decode->kv->peer.engine_id, "p");
   EXPECT_EQ(decode->kv->peer.port, 5600);
@@ -169,7 +169,7 @@ TEST(KvTransferParams, OfBothLegs) {
 TEST(KvTransferParams, OfAPulledRequest) {
   const std::string head = R"({"do_remote_prefill": true, "remote_engine_id": "p",
       "remote_host": "h", "remote_port": 1, "transfer_id": ")" +
-                           std::string(kId) + "\", ";
+                           std::string(kTransferId) + "\", ";
   const auto pulled =
       parse_completion_request(Endpoint::kCompletions, with_kv(head + R"("transfer_mode": "pull",
       "remote_block_ids": [[3, 1, 4]], "remote_tokens": 40,
@@ -239,7 +239,8 @@ TEST(KvTransferParams, OfAChatThatGoesOn) {
 }
 
 TEST(KvTransferParams, RefusedByFieldAndValue) {
-  const std::string id = std::string(R"("do_remote_prefill": true, "transfer_id": ")") + kId + "\"";
+  const std::string id =
+      std::string(R"("do_remote_prefill": true, "transfer_id": ")") + kTransferId + "\"";
   const std::string peer = id + R"(, "remote_engine_id": "p", "remote_host": "h", "remote_port": )";
   const std::pair<std::string, const char*> table[] = {
       {R"({"do_remote_decode": 1})", "do_remote_decode must be true or false, and is 1"},

@@ -11,7 +11,7 @@
 namespace baton::serving {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string published(const std::string& connector, const std::string& device = "cuda") {
   return R"({"kv_connector":")" + connector + R"(","kv_buffer_device":")" + device +
@@ -107,7 +107,7 @@ TEST(ServeOptions, ThePublishedCommandLinesAreRefusedWithEveryReasonAtOnce) {
     for (const char* words : {"--tensor-parallel-size 8", "kv_buffer_device cuda"}) {
       EXPECT_THAT(engine.error().message, HasSubstr(words));
     }
-    EXPECT_THAT(engine.error().message, testing::Not(HasSubstr("kv_connector")));
+    EXPECT_THAT(engine.error().message, ::testing::Not(HasSubstr("kv_connector")));
   }
 }
 

@@ -10,7 +10,7 @@
 namespace baton::wire {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::vector<std::byte> make_frame(MessageType type, std::size_t bytes, std::byte fill) {
   std::vector<std::byte> frame(kHeaderBytes + bytes, fill);

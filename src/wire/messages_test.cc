@@ -11,9 +11,9 @@
 namespace baton::wire {
 namespace {
 
-using testing::ElementsAre;
-using testing::ElementsAreArray;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
 const Key kKey{{1, 2}, {3, 4}, {5, 6}, 7};
 

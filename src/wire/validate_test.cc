@@ -10,7 +10,7 @@
 namespace baton::wire {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Hello make_hello(Role role) {
   Hello hello;
@@ -79,7 +79,7 @@ TEST(Handshake, TheVersionBeforeThisOneIsSpokenToo) {
   EXPECT_TRUE(check_handshake(ours, theirs, Role::kConsumer));
 }
 
-class RegisterTest : public testing::Test {
+class RegisterTest : public ::testing::Test {
  protected:
   RegisterTest() {
     message.transfer = {1, 2};

@@ -95,6 +95,12 @@ Request make_request(const std::string& id, std::vector<TokenId> prompt, std::ui
   return request;
 }
 
+Request prefill_leg(const Request& request, TransferId transfer, FirstToken first) {
+  Request leg = request;
+  leg.remote_decode = RemoteDecode{.transfer = transfer, .first_token = first};
+  return leg;
+}
+
 void submit(Engine& engine, Request request, Answer& answer) {
   const Status status = engine.submit(std::move(request), answer.callback());
   ASSERT_TRUE(status.has_value()) << status.error().message;

@@ -46,6 +46,7 @@ std::unique_ptr<Engine> make_fake_engine(EngineOptions options, FakeHub* hub = n
 
 std::vector<TokenId> make_prompt(std::uint64_t seed, std::uint32_t length);
 Request make_request(const std::string& id, std::vector<TokenId> prompt, std::uint32_t max_tokens);
+Request prefill_leg(const Request& request, TransferId transfer, FirstToken first);
 SamplingParams greedy(std::uint32_t max_tokens);
 SamplingParams seeded(std::uint32_t max_tokens, std::uint64_t seed);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint32_t kWord = 8;  // bytes of the pattern's words
+constexpr std::uint32_t kPatternWord = 8;  // bytes of the pattern's words
 
 struct Text {
   std::string_view key;
@@ -157,11 +157,11 @@ std::uint32_t token_bytes(const Profile& profile) {
 
 Status check_scale(const Profile& profile, std::uint32_t scale) {
   const std::uint32_t bytes = token_bytes(profile);
-  if (scale > 0 && bytes % scale == 0 && bytes / scale % kWord == 0) return {};
+  if (scale > 0 && bytes % scale == 0 && bytes / scale % kPatternWord == 0) return {};
   return invalid(
       fmt::format("kv_bytes_scale is {}, and must divide the {} bytes that a token has in a region "
                   "into a multiple of {}",
-                  scale, bytes, kWord));
+                  scale, bytes, kPatternWord));
 }
 
 Result<Profile> parse_profile(std::string_view text) {

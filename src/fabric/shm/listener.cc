@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "fabric/shm/refused.h"
 
 namespace baton::fabric::shm {
 namespace {
@@ -25,10 +26,6 @@ SocketName random_name() {
   const std::string text = fmt::format("{:016x}{:016x}", random_u64(), random_u64());
   std::copy_n(text.begin(), name.size(), name.begin());
   return name;
-}
-
-tl::unexpected<Error> refused(const char* call) {
-  return fail(Errc::kIo, fmt::format("{}: {}", call, std::strerror(errno)));
 }
 
 }  // namespace

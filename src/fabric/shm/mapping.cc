@@ -1,4 +1,5 @@
 #include "fabric/shm/mapping.h"
+#include "fabric/shm/refused.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace baton::fabric::shm {
@@ -16,10 +16,6 @@ namespace {
 
 constexpr std::uint64_t kWarmBytes = 256ULL << 10;
 constexpr std::uint64_t kUnmapBytes = 8ULL << 20;
-
-tl::unexpected<Error> refused(const char* call) {
-  return fail(Errc::kIo, fmt::format("{}: {}", call, std::strerror(errno)));
-}
 
 }  // namespace
 

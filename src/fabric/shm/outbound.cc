@@ -19,7 +19,7 @@
 namespace baton::fabric::shm {
 namespace {
 
-using Kind = FabricEvent::Kind;
+using EventKind = FabricEvent::Kind;
 
 // What a write or a read costs beside its bytes, so that a poll of many small ones ends as well.
 constexpr std::uint64_t kWriteCost = 256;
@@ -95,7 +95,7 @@ void Outbound::on_readable() {
   }
   if (Status ok = map_regions(*welcome, memfds); !ok) return connect_failed(ok.error().message);
   state_ = State::kOpen;
-  events_.push(outbound_event(Kind::kConnected, id_));
+  events_.push(outbound_event(EventKind::kConnected, id_));
 }
 
 void Outbound::on_peer_dead() {
@@ -179,7 +179,7 @@ void Outbound::connect_failed(std::string why) {
   socket_.reset();
   peer_ = {};
   mappings_.clear();
-  events_.push(outbound_event(Kind::kConnectFailed, id_, std::move(why)));
+  events_.push(outbound_event(EventKind::kConnectFailed, id_, std::move(why)));
 }
 
 // Writing and reading.
@@ -324,7 +324,7 @@ void Outbound::unmap_some() {
   (void)::send(socket_.get(), kFarewell.data(), kFarewell.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   socket_.reset();
   state_ = State::kEnded;
-  events_.push(outbound_event(Kind::kOutboundClosed, id_, std::move(why_)));
+  events_.push(outbound_event(EventKind::kOutboundClosed, id_, std::move(why_)));
 }
 
 bool Outbound::warm_some() {

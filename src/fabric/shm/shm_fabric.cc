@@ -25,6 +25,7 @@
 #include "fabric/shm/inbound.h"
 #include "fabric/shm/listener.h"
 #include "fabric/shm/outbound.h"
+#include "fabric/shm/refused.h"
 
 namespace baton::fabric::shm {
 namespace {
@@ -56,10 +57,6 @@ Token random_token() {
   static_assert(sizeof words == sizeof token);
   std::memcpy(token.data(), words.data(), sizeof token);
   return token;
-}
-
-tl::unexpected<Error> refused(const char* call) {
-  return fail(Errc::kIo, fmt::format("{}: {}", call, std::strerror(errno)));
 }
 
 class ShmFabric final : public Fabric {

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const Key kKey{{0x0123456789ABCDEF, 0xFEDCBA9876543210}, {3, 4}, {5, 6}, 7};
+const Key kGoldenKey{{0x0123456789ABCDEF, 0xFEDCBA9876543210}, {3, 4}, {5, 6}, 7};
 
 Hello hello(std::uint16_t version, std::uint32_t layers) {
   Hello out;
@@ -33,14 +33,14 @@ Hello hello(std::uint16_t version, std::uint32_t layers) {
 
 Register registration(TokenRange range, std::span<const std::vector<BlockId>> lists) {
   Register out;
-  out.transfer = kKey.transfer;
-  out.attempt = kKey.attempt;
+  out.transfer = kGoldenKey.transfer;
+  out.attempt = kGoldenKey.attempt;
   out.range = range;
   out.prompt_tokens = 61;
   out.num_groups = lists.size();
   for (std::size_t g = 0; g < lists.size(); ++g) out.block_ids[g] = lists[g];
   out.num_grants = 1;
-  out.grant = {{0, 0}, kKey.slot, kKey.epoch, 11};
+  out.grant = {{0, 0}, kGoldenKey.slot, kGoldenKey.epoch, 11};
   out.deadline = milliseconds(60000);
   out.counted = 2;
   return out;
@@ -93,31 +93,31 @@ void add_registrations(Recorder& to) {
   first.counted = 0;
   first.deadline = milliseconds(0);
   to.add("register_first_attempt", first);
-  to.add("register_state_pending", RegisterState{kKey, StandingState::kPending});
-  to.add("register_state_computing", RegisterState{kKey, StandingState::kComputing});
-  to.add("register_state_writing", RegisterState{kKey, StandingState::kWriting});
+  to.add("register_state_pending", RegisterState{kGoldenKey, StandingState::kPending});
+  to.add("register_state_computing", RegisterState{kGoldenKey, StandingState::kComputing});
+  to.add("register_state_writing", RegisterState{kGoldenKey, StandingState::kWriting});
 }
 
 void add_ends(Recorder& to) {
   const std::uint64_t hashes[] = {0x0102030405060708, 2, 3};
-  to.add("final", Final{kKey, 1, {0, 61}, 4096, 33, TokenId{271}, {}});
-  to.add("final_with_hashes", Final{kKey, 4, {8, 60}, 100, 5, std::nullopt, hashes});
-  to.add("final_of_nothing", Final{kKey, 0, {61, 61}, 0, 0, TokenId{-3}, {}});
-  to.add("stopped", Stopped{kKey, Cause::kCancelledHere, "cancelled by the engine"});
-  to.add("stopped_drained", Stopped{kKey, Cause::kSuperseded, "a newer one", true, 6});
-  to.add("stopped_unclean", Stopped{kKey, Cause::kFabric, "a write failed", true, 6, false});
-  to.add("stopped_again", Stopped{kKey, Cause::kUnknownTransfer, "old", true, 0, true, true});
-  to.add("stopped_shutdown", Stopped{kKey, Cause::kShutdown, {}, true});
-  to.add("cancel", Cancel{kKey, Cause::kDeadline, "no end in time"});
-  to.add("cancel_keep", Cancel{kKey, Cause::kCancelledHere, "withdrawn", true});
+  to.add("final", Final{kGoldenKey, 1, {0, 61}, 4096, 33, TokenId{271}, {}});
+  to.add("final_with_hashes", Final{kGoldenKey, 4, {8, 60}, 100, 5, std::nullopt, hashes});
+  to.add("final_of_nothing", Final{kGoldenKey, 0, {61, 61}, 0, 0, TokenId{-3}, {}});
+  to.add("stopped", Stopped{kGoldenKey, Cause::kCancelledHere, "cancelled by the engine"});
+  to.add("stopped_drained", Stopped{kGoldenKey, Cause::kSuperseded, "a newer one", true, 6});
+  to.add("stopped_unclean", Stopped{kGoldenKey, Cause::kFabric, "a write failed", true, 6, false});
+  to.add("stopped_again", Stopped{kGoldenKey, Cause::kUnknownTransfer, "old", true, 0, true, true});
+  to.add("stopped_shutdown", Stopped{kGoldenKey, Cause::kShutdown, {}, true});
+  to.add("cancel", Cancel{kGoldenKey, Cause::kDeadline, "no end in time"});
+  to.add("cancel_keep", Cancel{kGoldenKey, Cause::kCancelledHere, "withdrawn", true});
   Key claim;
-  claim.transfer = kKey.transfer;
+  claim.transfer = kGoldenKey.transfer;
   to.add("cancel_claim", Cancel{claim, Cause::kCancelledHere, {}});
 }
 
 void add_upkeep(Recorder& to) {
-  to.add("credit", Credit{kKey, 77});
-  const TransferId ids[] = {{1, 2}, kKey.transfer, {5, 6}};
+  to.add("credit", Credit{kGoldenKey, 77});
+  const TransferId ids[] = {{1, 2}, kGoldenKey.transfer, {5, 6}};
   to.add("renew", Renew{ids});
   to.add("renew_none", Renew{});
   to.add("ping", Ping{12, 34});
