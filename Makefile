@@ -78,8 +78,8 @@ BATON := $(BUILD)/src/apps/baton
 
 sweep-small: configure ## the published experiment in small, emulated, every mode: 2 x 2 x 2 points (3 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
-	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 1 --min-prompts 3 \
-	  --allow-void --results-dir build/sweep-small
+	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 0.5 --min-prompts 2 \
+	  --num-warmups 1 --allow-void --results-dir build/sweep-small
 	@$(BATON) plot --results-dir build/sweep-small --metric ttft,tpot
 
 # Computed prefill of 8 x 16k tokens a second is more than the emulated GPUs have, so the article's grid has cached
