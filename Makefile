@@ -99,7 +99,7 @@ sweep-grid: configure ## the article's grid, emulated, every mode (42 minutes)
 	@$(BATON) sweep $(CACHED) --results-dir $(SWEPT)/grid
 	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot,second-token,handover
 
-sweep-parts: configure ## its heaviest points without posting cost, without a slot limit, without both; and computed prefill (15 minutes)
+sweep-parts: configure ## its heaviest points without posting cost, without a slot limit, without both; and computed prefill (14 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep $(CACHED) $(HEAVY) --modes $(PAID) --posting-cost 0 --results-dir $(SWEPT)/free-posting
 	@$(BATON) sweep $(CACHED) $(HEAVY) --modes $(MOVED) --max-num-seqs 0 --results-dir $(SWEPT)/no-slot-limit
