@@ -82,8 +82,8 @@ BATON := $(BUILD)/src/apps/baton
 
 sweep-small: configure ## the published experiment in small, emulated, every mode: 2 x 2 x 2 points (3 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
-	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 1 --min-prompts 3 \
-	  --allow-void --results-dir build/sweep-small
+	@$(BATON) sweep --qps-list "2 8" --input-lens "1024 4096" --output-lens "8 16" --point-seconds 0.5 --min-prompts 2 \
+	  --num-warmups 1 --allow-void --results-dir build/sweep-small
 	@$(BATON) plot --results-dir build/sweep-small --metric ttft,tpot
 
 # Computed prefill of 8 x 16k tokens a second is more than the emulated GPUs have, so the article's grid has cached
@@ -103,7 +103,7 @@ sweep-grid: configure ## the article's grid, emulated, every mode (42 minutes)
 	@$(BATON) sweep $(CACHED) --results-dir $(SWEPT)/grid
 	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot,second-token,handover
 
-sweep-parts: configure ## its heaviest points without posting cost, without a slot limit, without both; and computed prefill (15 minutes)
+sweep-parts: configure ## its heaviest points without posting cost, without a slot limit, without both; and computed prefill (14 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep $(CACHED) $(HEAVY) --modes $(PAID) --posting-cost 0 --results-dir $(SWEPT)/free-posting
 	@$(BATON) sweep $(CACHED) $(HEAVY) --modes $(MOVED) --max-num-seqs 0 --results-dir $(SWEPT)/no-slot-limit

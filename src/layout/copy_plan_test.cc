@@ -58,7 +58,7 @@ TEST(CopyPlan, APieceContinuesARunWhereItIsANeighbourOnBothSides) {
   EXPECT_TRUE(continues(cut[0], cut[1])) << "cut at the largest write";
   EXPECT_FALSE(continues(cut[1], cut[2])) << "a gap here";
   EXPECT_FALSE(continues(cut[2], cut[0]));
-  EXPECT_FALSE(continues(Run{}, cut[0])) << "nothing was posted yet";
+  EXPECT_FALSE(continues(layout::Run{}, cut[0])) << "nothing was posted yet";
 }
 
 TEST(CopyPlan, AGapBetweenBlocksIsNeverTouched) {

@@ -1,5 +1,6 @@
 """`baton plot` over made-up results: figures and page as headless Chromium draws them, refusals, and text of strangers."""
 import html.parser
+import json
 import os
 import pathlib
 import re
@@ -453,3 +454,32 @@ def test_many_results_make_a_figure_of_several_rows(tmp_path):
     bottom = max(float(re.search(r" ([\d.]+)\)", p)[1]) for p in places)
     assert bottom + 250 < int(svg.get("height"))
     assert pathlib.Path(tmp_path / "out/ttft_mean.png").stat().st_size > 10000
+
+
+def timeline(*words):
+    return subprocess.run(["tools/draw_timeline", *map(str, words)], capture_output=True, text=True, timeout=60,
+                          cwd=pathlib.Path(__file__).parents[2])
+
+
+def bars_of(svg):
+    return [float(r.get("width")) for r in xml.etree.ElementTree.parse(svg).getroot().iter(SVG + "rect") if r.get("rx")]
+
+
+def test_a_time_line_has_a_bar_for_every_span_on_one_scale(tmp_path):
+    slow, fast = (files.write(tmp_path, files.result(mode)) for mode in ("engine-loop-pull", "push"))
+    done = timeline(tmp_path / "out.svg", slow, fast, "--request", 2)
+    assert done.returncode == 0, done.stderr
+    spans = [s for path in (slow, fast) for s in json.loads(path.read_text())["baton"]["requests"][2]["spans"] if s["side"] != "router"]
+    assert len(bars_of(tmp_path / "out.svg")) == len(spans)
+    texts = [t.text for t in xml.etree.ElementTree.parse(tmp_path / "out.svg").getroot().iter(SVG + "text")]
+    assert sum("emulated: qwen3-32b-tp8-h200" in t for t in texts) == 2
+    timeline(tmp_path / "alone.svg", fast, "--request", 2)
+    assert bars_of(tmp_path / "alone.svg")[1] > 2 * bars_of(tmp_path / "out.svg")[len(spans) // 2 + 1]  # P's computing
+
+
+def test_a_time_line_of_what_is_not_there_is_refused(tmp_path):
+    path = files.write(tmp_path, files.result("push"))
+    for words in ([path, "--request", 99], [tmp_path / "none.json"], [files.write(tmp_path, {"baton": {}}, "empty.json")]):
+        done = timeline(tmp_path / "out.svg", *words)
+        assert done.returncode == 2 and str(words[0]) in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "out.svg").exists()

@@ -28,7 +28,7 @@ def baton(*words):
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep") / "results"
     said = baton("sweep", "--qps-list", " ".join(map(str, QPS)), "--input-lens", " ".join(map(str, INPUTS)), "--output-lens",
-                 " ".join(map(str, OUTPUTS)), "--point-seconds", 1, "--min-prompts", 3, "--allow-void", "--results-dir", folder)
+                 " ".join(map(str, OUTPUTS)), "--point-seconds", 0.5, "--min-prompts", 2, "--num-warmups", 1, "--allow-void", "--results-dir", folder)
     assert f"{POINTS} points, " in said
     return folder
 
@@ -49,7 +49,7 @@ def test_every_point_has_a_result_and_its_bytes(results):
 def test_a_second_call_finds_what_counts_done(results):
     counted = sum(json.loads(path.read_text())["baton"]["void"] is None for path in results.glob("*.json"))
     said = baton("sweep", "--qps-list", " ".join(map(str, QPS)), "--input-lens", " ".join(map(str, INPUTS)), "--output-lens",
-                 " ".join(map(str, OUTPUTS)), "--point-seconds", 1, "--min-prompts", 3, "--dry-run", "--results-dir", results)
+                 " ".join(map(str, OUTPUTS)), "--point-seconds", 0.5, "--min-prompts", 2, "--num-warmups", 1, "--dry-run", "--results-dir", results)
     assert f"{POINTS} points, {counted} of them finished already" in said
 
 
