@@ -40,8 +40,8 @@ class RouterImpl : public Router {
   explicit RouterImpl(RouterOptions options)
       : options_(std::move(options)),
         created_(unix_seconds()),
-        log_(options_.transfer_records),
         conversations_(options_.conversations_max),
+        log_(options_.transfer_records),
         client_(http::Client::start()),
         pool_(
             options_.upstreams, *client_,
