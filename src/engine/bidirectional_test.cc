@@ -22,9 +22,9 @@ EngineOptions both_ways(EngineOptions options = small_options()) {
 
 class BidirectionalTest : public ::testing::Test {
  protected:
-  void start(const EngineOptions& d = both_ways()) {
+  void start(const EngineOptions& d = both_ways(), const EngineOptions& p = both_ways()) {
     first_.high = ++second_.high;
-    prefill_ = make_fake_engine(both_ways(), &hub_, "p", Role::kBoth);
+    prefill_ = make_fake_engine(p, &hub_, "p", Role::kBoth);
     decode_ = make_fake_engine(d, &hub_, "d", Role::kBoth);
   }
   static Output first_output(Answer& answer) {
@@ -109,6 +109,52 @@ TEST_F(BidirectionalTest, TheSecondTurnComputesOnlyWhatIsNew) {
   EXPECT_EQ(d.last.computed_prompt_tokens, 0U);
   EXPECT_EQ(prefill_->metrics().prefix_tokens_read.value(), 28U);
   EXPECT_EQ(prefill_->metrics().prompt_tokens_received.value(), 28U);
+  expect_whole();
+}
+
+// P has the first prompt itself, D the answer: P reads the answer, and D gets back what it lacks.
+TEST_F(BidirectionalTest, WithPrefixCachesOnlyWhatTheOtherLacksMoves) {
+  EngineOptions caching = both_ways();
+  caching.enable_prefix_caching = true;
+  caching.poison_blocks = true;
+  start(caching, caching);
+  Request request = make_request("r", make_prompt(1, 21), 10);
+  request.sampling.ignore_eos = true;
+  const Output::Kept kept = first_turn(request);
+  const std::uint64_t first = hub_.bytes_moved();
+  const std::uint64_t block_bytes = first / 6;
+  const Request second = next(request, 9);
+  Answer p, d;
+  submit(*prefill_, reading(second, kept), p);
+  hand_over(second, p, d);
+  EXPECT_EQ(seen(d), answer_alone(second));
+  EXPECT_EQ(p.last.cached_prompt_tokens, 20U);
+  EXPECT_EQ(prefill_->metrics().prefix_tokens_read.value(), 8U);
+  EXPECT_EQ(p.last.computed_prompt_tokens, 40U - 28U);
+  EXPECT_EQ(d.last.cached_prompt_tokens, 28U);
+  EXPECT_EQ(hub_.bytes_moved() - first, (2U + 3U) * block_bytes);
+  expect_whole();
+}
+
+// It has computed the same prompt meanwhile: the keeper is told, and keeps it no longer.
+TEST_F(BidirectionalTest, NothingIsReadOfWhatPHasItself) {
+  EngineOptions caching = both_ways();
+  caching.enable_prefix_caching = true;
+  start(both_ways(), caching);
+  Request request = make_request("r", make_prompt(1, 21), 10);
+  request.sampling.ignore_eos = true;
+  const Output::Kept kept = first_turn(request);
+  const Request second = next(request, 9);
+  Answer before;
+  submit(*prefill_, second, before);
+  before.wait();
+  Answer p, d;
+  submit(*prefill_, reading(second, kept), p);
+  hand_over(second, p, d);
+  EXPECT_EQ(seen(d), answer_alone(second));
+  EXPECT_EQ(p.last.cached_prompt_tokens, 36U);
+  EXPECT_EQ(p.last.computed_prompt_tokens, 4U);
+  EXPECT_EQ(prefill_->metrics().prefix_tokens_read.value(), 0U);
   expect_whole();
 }
 
@@ -235,6 +281,9 @@ TEST_F(BidirectionalTest, WhatCannotBeClaimedOrIsBeingReadIsComputed) {
   EXPECT_TRUE(first_output(computes).prefilled);
   prefill_->abort("other");
   prefill_->abort("second");
+  const TransferId ours = other.remote_decode->transfer;
+  ASSERT_TRUE(hub_.wait(ours, [](const auto& t) { return t.cancelled && t.held.has_value(); }));
+  hub_.drain(ours);
   computes.wait();
   reads.wait();
   EXPECT_EQ(computes.last.computed_prompt_tokens, other.prompt.size());
