@@ -14,8 +14,8 @@ QUESTIONS = ["What is the capital of France, and what is it known for?", "Which 
 LEASE = 600  # seconds: nothing lapses by itself
 
 
-def start(model, lease):
-    return stack.Stack(model, decodes=2, mode="pull", config=CONFIG, extra=["--threads", 1, "--lease", lease])
+def start(model, lease, *more):
+    return stack.Stack(model, decodes=2, mode="pull", config=CONFIG, extra=["--threads", 1, "--lease", lease, *more])
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,23 @@ def test_an_edited_answer_is_read_as_far_as_it_is_the_same(servers):
         tokens, _ = ask(servers.port, edited)
     assert tokens == right
     assert 0 < turn.prefix <= blocks(prompt) * BLOCK and turn.computed == second - turn.prefix
+
+
+def test_with_prefix_caches_only_what_the_other_lacks_moves(real_model):
+    with start(real_model, LEASE, "--enable-prefix-caching") as servers:
+        messages, kept, known, answers = [SYSTEM], 0, 0, []  # known: tokens whose KV P has itself
+        for question in QUESTIONS:
+            messages = [*messages, {"role": "user", "content": question}]
+            with Counted(servers) as turn:
+                tokens, text = ask(servers.port, messages)
+            answers.append((list(messages), tokens))
+            assert turn.prefix == max(0, kept - known) and turn.failed == 0
+            prompt = turn.computed + turn.prefix + known
+            kept = (prompt + len(tokens) - 1) // BLOCK * BLOCK
+            known = prompt // BLOCK * BLOCK
+            messages = [*messages, {"role": "assistant", "content": text}]
+        for asked, tokens in answers:
+            assert tokens == alone(servers, asked)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
