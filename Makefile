@@ -90,15 +90,15 @@ sweep-small: configure ## the published experiment in small, emulated, every mod
 # prompts; the points that can be computed are a grid of their own. Then the same without what one would blame: the price
 # of a descriptor, the limit of slots, both. And a real model.
 SWEPT := build/sweep
-EMULATED := --point-seconds 12 --allow-void
+EMULATED := --point-seconds 8 --allow-void
 CACHED := $(EMULATED) --prefill cached
 HEAVY := --qps-list 8 --input-lens "4096 16384"
 PAID := engine-loop-pull,engine-loop-pull-merged,published-push,published-push-merged
 MOVED := $(PAID),threaded-pull,push
 
-sweep: sweep-grid sweep-parts sweep-real ## the article's grid, its parts, a real model (65 minutes on a quiet machine; goes on where it stopped)
+sweep: sweep-grid sweep-parts sweep-real ## the article's grid, its parts, a real model (45 minutes on a quiet machine; goes on where it stopped)
 
-sweep-grid: configure ## the article's grid, emulated, every mode (42 minutes)
+sweep-grid: configure ## the article's grid, emulated, every mode (30 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep $(CACHED) --results-dir $(SWEPT)/grid
 	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot,second-token,handover
