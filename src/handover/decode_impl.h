@@ -106,7 +106,8 @@ struct DecodeSide::Impl {
     bool open = false;
     std::optional<Inbound> inbound;  // push: through which it may write
     std::vector<std::byte> offer;
-    Way way;  // pull: to its memory, whose shape is
+    Way way;               // pull: to its memory, whose shape is `geometry`
+    bool offered = false;  // pull: on the connection of the last handshake
     Geometry geometry;
     layout::CopyPlan plan;
     std::uint64_t session = 0;
@@ -240,6 +241,7 @@ struct DecodeSide::Impl {
   void on_outbound_closed(Outbound outbound, Time now);
   std::uint32_t peer_of(Outbound outbound) const;
   void connect(std::uint32_t index, Time now);
+  void wake_readers(std::uint32_t index);
   void connect_failed(std::uint32_t index, std::string_view error, Time now);
   void begin_reading(std::uint32_t index, Time now);
   bool read_some(Time now);

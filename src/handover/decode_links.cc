@@ -331,6 +331,7 @@ bool DecodeSide::Impl::open_session(std::uint32_t index, Time now) {
     peer.offer = std::move(opened->offer);
   }
   if (!peer.open) peer.session_connection = peer.connection;
+  peer.offered = false;
   peer.open = true;
   peer.state = Peer::State::kReady;
   peer.hopeless = false;

@@ -64,6 +64,27 @@ class PullTest : public PairTest {
     announce({0, 8}, {1, 2}, 12);
     pass(milliseconds(300));  // Register comes again, as taken
   }
+  // Messages are delivered one by one until D has had one of the type; what follows it waits.
+  void exchange_until_d_gets(MessageType type) {
+    last_to_d.erase(type);
+    accept();
+    while (!last_to_d.contains(type) && !(d_port.out.empty() && p_port.out.empty())) {
+      exchange_one();
+    }
+  }
+  // P misses the connection for longer than it waits, D comes back within its own patience, and
+  // P's first message of the type is lost.
+  void reconnect_after_p_lost_d(MessageType lost) {
+    p->on_link_down(link, "reset", now);
+    lose_messages();
+    p->on_time(now + p_config.reconnect_grace);
+    ASSERT_EQ(p_port.fences.size(), 1U);
+    d->on_link_down(link, "reset", now);
+    d->on_time(now);
+    exchange_until_d_gets(MessageType::kHelloAck);
+    std::erase_if(p_port.out, [&](const RecordingPort::Sent& s) { return s.type == lost; });
+    exchange();
+  }
   void fetch_two() { fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}}); }
   void finish_one_read() {
     const ReadOp op = d_port.reads.front();
@@ -507,6 +528,53 @@ TEST_F(PullTest, ALostOfferComesWithTheRepeatedRegister) {
   finish_reads();
   exchange();
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+// P lost D for a moment and fenced what it had offered; D's session goes on, and the Offer of the
+// new connection is lost. Nothing may be read through the way that was made before.
+TEST_F(PullTest, AfterAReconnectionNothingIsReadBeforeTheOfferOfThatConnection) {
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  constexpr TransferId kNext{0xA, 0xC};
+  d->claim(kNext, address(), now);  // D has a use for the connection
+  reconnect_after_p_lost_d(MessageType::kOffer);
+  ready({0, 8}, {5, 6}, true, kNext);
+  fetch({0, 8}, {7, 8}, {{0, 8}, {{5, 6}}}, {0, 1}, kNext);
+  exchange();
+  EXPECT_EQ(d_port.reads_ever.size(), 2U);  // of the first request
+  pass(milliseconds(500));                  // Register comes again, and the Offer with its answer
+  ASSERT_EQ(d_port.reads_ever.size(), 4U);
+  EXPECT_EQ(d_port.reads_ever.back().from, Outbound{2});
+  EXPECT_THAT(d_port.closed, ::testing::ElementsAre(Outbound{1}));
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+TEST_F(PullTest, AfterAReconnectionTheSameOfferLetsReadsGoOnThroughTheSameWay) {
+  d_port.room = 1;
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  p->on_link_down(link, "reset", now);
+  d->on_link_down(link, "reset", now);
+  lose_messages();
+  d->on_time(now);
+  exchange_until_d_gets(MessageType::kHelloAck);
+  finish_one_read();
+  EXPECT_EQ(d_port.reads_ever.size(), 1U);
+  exchange();
+  EXPECT_EQ(d_port.reads_ever.size(), 2U);
+  EXPECT_EQ(d_port.reads_ever.back().from, Outbound{1});
+  EXPECT_TRUE(d_port.closed.empty());
+  finish_reads();
+  exchange();
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(p_event().outcome, Outcome::kDone);
 }
 
 TEST_F(PullTest, DuplicatesChangeNothing) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "handover/decode_impl.h"
@@ -17,8 +18,12 @@ namespace baton::handover {
 
 void DecodeSide::Impl::on_offer(std::uint32_t index, const wire::Offer& offer, Time now) {
   Way& way = peers[index].way;
+  const bool awaited = !std::exchange(peers[index].offered, true);
   if (way.is_open()) {
-    if (way.is_offered(offer.offer)) return;
+    if (way.is_offered(offer.offer)) {
+      if (awaited) wake_readers(index);
+      return;
+    }
     way.close(port);  // P began anew, and what it held for us is over there
   }
   way.offer.assign(offer.offer.begin(), offer.offer.end());
@@ -44,10 +49,14 @@ void DecodeSide::Impl::on_connected(Outbound outbound, Time now) {
   const std::uint32_t index = peer_of(outbound);
   if (index == kNone) return;
   peers[index].way.connected(now);
+  wake_readers(index);
+  set_peer_timer(index, now);
+}
+
+void DecodeSide::Impl::wake_readers(std::uint32_t index) {
   for (std::uint32_t i = 0; i < attempts.size(); ++i) {
     if (attempts[i].phase == Phase::kRegistered && attempts[i].peer == index) readers.add(i);
   }
-  set_peer_timer(index, now);
 }
 
 void DecodeSide::Impl::on_connect_failed(Outbound outbound, std::string_view error, Time now) {
@@ -144,6 +153,9 @@ Turns::Step DecodeSide::Impl::read_next(std::uint32_t index, Time now) {
   if (a.phase != Phase::kRegistered || r.all_posted) return Turns::Step::kStarved;
   const Way& way = peers[a.peer].way;
   if (way.state != Way::State::kConnected) return Turns::Step::kStarved;
+  // P may have begun anew while the connection was away, and taken back what the way leads to: only
+  // its Offer tells. If that is lost, it comes with the answer to the Register that is repeated.
+  if (!peers[a.peer].offered) return Turns::Step::kStarved;
   // What went another way has to be over first: one way alone says when all of it is [I1].
   if (r.in_flight > 0 && r.through != way.outbound) return Turns::Step::kStarved;
   if (!room_for_read(way)) return Turns::Step::kBlocked;
