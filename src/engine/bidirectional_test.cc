@@ -289,6 +289,45 @@ TEST_F(BidirectionalTest, WhatCannotBeClaimedOrIsBeingReadIsComputed) {
   EXPECT_EQ(computes.last.computed_prompt_tokens, other.prompt.size());
 }
 
+// D goes while P still reads the beginning: P's blocks are being read into, and nobody else's yet.
+TEST_F(BidirectionalTest, AHandOverThatEndsBeforeTheReadLeavesItsBlocksInQuarantine) {
+  for (const bool caching : {false, true}) {
+    SCOPED_TRACE(caching);
+    EngineOptions p_options = both_ways();
+    p_options.enable_prefix_caching = caching;
+    hub_.set_automatic(true);
+    start(both_ways(), p_options);
+    Request request = make_request("r", make_prompt(1, 21), 10);
+    request.sampling.ignore_eos = true;
+    const Output::Kept kept = first_turn(request);
+    hub_.set_automatic(false);
+    Answer p;
+    submit(*prefill_, reading(next(request, 9), kept), p);
+    ASSERT_TRUE(hub_.wait(kept.transfer, [](const auto& t) { return t.registration.has_value(); }));
+    hub_.end_prefill(second_, Cause::kCancelledByPeer);
+    p.wait();
+    EXPECT_EQ(p.last.finish, FinishReason::kError);
+    EXPECT_EQ(prefill_->blocks().used, 0U);
+    EXPECT_EQ(prefill_->blocks().quarantined, caching ? 5U : 10U);
+    hub_.release(kept.transfer);
+    hub_.drain(kept.transfer);  // the keeper
+    expect_whole();
+  }
+}
+
+TEST_F(BidirectionalTest, NothingIsKeptOnceItDrains) {
+  start();
+  decode_->drain();
+  const Request request = make_request("r", make_prompt(1, 21), 10);
+  Request keeping = request;
+  keeping.keep_blocks = true;
+  Answer answer;
+  submit(*decode_, keeping, answer);
+  answer.wait();
+  EXPECT_EQ(seen(answer), answer_alone(request));
+  EXPECT_FALSE(answer.last.kept.has_value());
+}
+
 TEST_F(BidirectionalTest, IsRefusedWhereItCannotBe) {
   start();
   Request keep = make_request("r", make_prompt(1, 21), 10);

@@ -17,7 +17,7 @@ BlockPool::BlockPool(std::uint32_t total, std::function<void(BlockId)> lost)
 
 bool BlockPool::allocate(std::uint32_t n, std::vector<BlockId>& out, std::optional<BlockId> after) {
   if (n > counts_.free) return false;
-  while (counts_.free - unused_.size() < n) lose_oldest();
+  while (counts_.free - evictable_.size() < n) lose_oldest();
   std::uint32_t left = n;
   if (after.has_value() && left > 0) {
     const auto next = runs_.find(*after + 1);
@@ -45,18 +45,18 @@ void BlockPool::share(std::span<const BlockId> blocks) {
   for (const BlockId id : blocks) {
     Block& block = at(id);
     if (block.users++ > 0) continue;
-    BATON_CHECK(block.kept, "block {} is shared, and nothing is kept in it", id);
+    BATON_CHECK(block.cached, "block {} is shared, and nothing is cached in it", id);
     set_state(id, State::kFree, State::kUsed);
-    unused_.erase(block.in_unused);
+    evictable_.erase(block.in_evictable);
     ++taken;
   }
   publish(counts_.free - taken, counts_.used + taken, counts_.quarantined);
 }
 
-void BlockPool::keep(BlockId id) {
+void BlockPool::mark_cached(BlockId id) {
   Block& block = at(id);
-  BATON_CHECK(block.state == State::kUsed, "block {} is kept, and not used", id);
-  block.kept = true;
+  BATON_CHECK(block.state == State::kUsed, "block {} is marked as cached, and not used", id);
+  block.cached = true;
 }
 
 // From the last one on: what is lost first must be the end of a prompt, not its beginning.
@@ -69,8 +69,8 @@ void BlockPool::free(std::span<const BlockId> blocks) {
     if (--block.users > 0) continue;
     set_state(id, State::kUsed, State::kFree);
     ++freed;
-    if (block.kept) {
-      block.in_unused = unused_.insert(unused_.end(), id);
+    if (block.cached) {
+      block.in_evictable = evictable_.insert(evictable_.end(), id);
     } else {
       insert_free(id);
     }
@@ -79,9 +79,9 @@ void BlockPool::free(std::span<const BlockId> blocks) {
 }
 
 void BlockPool::lose_oldest() {
-  const BlockId id = unused_.front();
-  unused_.pop_front();
-  blocks_[id].kept = false;
+  const BlockId id = evictable_.front();
+  evictable_.pop_front();
+  blocks_[id].cached = false;
   if (lost_) lost_(id);
   insert_free(id);
 }
@@ -89,7 +89,7 @@ void BlockPool::lose_oldest() {
 void BlockPool::quarantine(std::span<const BlockId> blocks) {
   for (const BlockId id : blocks) {
     set_state(id, State::kUsed, State::kQuarantined);
-    BATON_CHECK(blocks_[id].users == 1 && !blocks_[id].kept,
+    BATON_CHECK(blocks_[id].users == 1 && !blocks_[id].cached,
                 "block {} may still be written into, and has {} users", id, blocks_[id].users);
     blocks_[id].users = 0;
   }

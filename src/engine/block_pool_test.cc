@@ -156,7 +156,7 @@ TEST(BlockPool, KeepsItsAccountsWhateverIsAsked) {
 TEST(BlockPool, ABlockIsFreeWhenItsLastUserGivesItBack) {
   BlockPool pool(4);
   const auto blocks = take(pool, 2);
-  for (const BlockId block : blocks) pool.keep(block);
+  for (const BlockId block : blocks) pool.mark_cached(block);
   pool.share(blocks);
   pool.free(blocks);
   EXPECT_EQ(pool.counts().used, 2U);
@@ -171,7 +171,7 @@ TEST(BlockPool, WhatIsKeptIsHandedOutLastAndTheEndOfTheOldestFirst) {
   const auto old = take(pool, 2);
   const auto young = take(pool, 2);
   for (const auto& blocks : {old, young}) {
-    for (const BlockId block : blocks) pool.keep(block);
+    for (const BlockId block : blocks) pool.mark_cached(block);
     pool.free(blocks);
   }
   EXPECT_EQ(pool.counts().free, 6U);
@@ -190,11 +190,11 @@ TEST(BlockPool, WhatIsKeptIsHandedOutLastAndTheEndOfTheOldestFirst) {
 TEST(BlockPool, NothingThatAPeerMayWriteIntoIsSharedOrKept) {
   BlockPool pool(4);
   const auto blocks = take(pool, 2);
-  pool.keep(blocks[0]);
+  pool.mark_cached(blocks[0]);
   EXPECT_DEATH(pool.quarantine(std::vector{blocks[0]}), "may still be written into");
   pool.quarantine(std::vector{blocks[1]});
-  EXPECT_DEATH(pool.share(std::vector{blocks[1]}), "nothing is kept");
-  EXPECT_DEATH(pool.keep(blocks[1]), "not used");
+  EXPECT_DEATH(pool.share(std::vector{blocks[1]}), "nothing is cached");
+  EXPECT_DEATH(pool.mark_cached(blocks[1]), "not used");
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ constexpr int kRetryMilliseconds = 1;  // while the agent's queue is full
 constexpr std::int64_t kPatienceNs = 1'000'000'000;
 constexpr std::int64_t kPatienceAgainNs = 100'000'000;
 constexpr int kGiveWayMilliseconds = 50;
+constexpr int kExpiryMilliseconds = 500;  // between two looks at who waits for blocks
 
 RequestLimits limits_of(const model::Model& model, const EngineOptions& options) {
   RequestLimits limits;
@@ -80,10 +81,12 @@ void EngineCore::abort(const std::string& id) {
 
 // A full queue is no reason to go on: the agent's end says the same to everybody a little later.
 void EngineCore::drain() {
+  draining_.store(true);
   if (agent_) (void)agent_->drain();
 }
 
 void EngineCore::abandon() {
+  draining_.store(true);
   if (agent_) (void)agent_->abandon();
 }
 
@@ -100,6 +103,7 @@ void EngineCore::run() {
     computed_ = step();
     tell_of_finished_prompts(computed_);
     give_way();
+    expire_head();
     update_gauges();
     if (!computed_ && !(desk_ && desk_->has_collected())) wait();
   }
@@ -161,6 +165,7 @@ void EngineCore::compute() {
   std::size_t rows = 0, tokens = 0;
   for (const Work& work : work_) {
     Sequence& sequence = *work.sequence;
+    BATON_CHECK(sequence.phase == Phase::kRunning && !sequence.blocks.empty());
     note_start(sequence);
     if (sequence.times.first_step == 0) begin_steps(sequence);
     const bool reaches_end = sequence.computed + work.num_tokens == sequence.size();
@@ -186,7 +191,7 @@ void EngineCore::compute() {
     std::span<const float> logits;
     if (chunks_[i].want_logits) logits = std::span(logits_).subspan(vocab * row++, vocab);
     if (fault != model_->faults().end() && fault->chunk == i) {
-      finish_error(*work_[i].sequence, {Errc::kCorrupt, (fault++)->text});
+      fail_step(*work_[i].sequence, chunks_[i].received, (fault++)->text);
     } else {
       after_chunk(*work_[i].sequence, work_[i].num_tokens, logits);
     }
@@ -223,6 +228,23 @@ void EngineCore::give_way() {
   patience_ns_ = kPatienceAgainNs;
 }
 
+// Who waits here for blocks keeps P's under a claim, and P's pool may be what those who hold the
+// blocks wait for: two instances that are each other's P and D, or a P that nobody frees. No
+// message ends that; this does [I4].
+void EngineCore::expire_head() {
+  Sequence* head = scheduler_.head();
+  head_expires_ = head != nullptr && head->wants_remote_kv();
+  if (!head_expires_) return;
+  const auto limit = std::chrono::nanoseconds(options_.agent->transfer_total).count();
+  if (now_ns() - head->times.submitted < limit) return;
+  finish_error(*head, {Errc::kDeadlineExceeded,
+                       fmt::format("transfer {}: no blocks for its {} prompt tokens within {} ms "
+                                   "(transfer_total); {} of {} blocks are free",
+                                   head->request.remote_prefill->transfer.to_string(),
+                                   head->prompt_size, options_.agent->transfer_total.count(),
+                                   pool_.counts().free, pool_.counts().total)});
+}
+
 // What was kept for the next turn of a conversation is the first to go when blocks are wanted. They
 // come back with an event, so that what the next step may take is asked for one step ahead.
 void EngineCore::give_up_kept() {
@@ -244,8 +266,9 @@ void EngineCore::wait() {
     fds[count++] = {.fd = desk_->event_fd(), .events = POLLIN, .revents = 0};
     retry = retry || desk_->must_retry();
   }
-  const int starving = starving_since_ != 0 ? kGiveWayMilliseconds : -1;
-  (void)::poll(fds.data(), count, retry ? kRetryMilliseconds : starving);
+  int longest = head_expires_ ? kExpiryMilliseconds : -1;
+  if (starving_since_ != 0) longest = kGiveWayMilliseconds;
+  (void)::poll(fds.data(), count, retry ? kRetryMilliseconds : longest);
 }
 
 void EngineCore::finish_all() {

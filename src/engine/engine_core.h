@@ -56,10 +56,12 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void take_inbox();
   bool step();
   void give_way();
+  void expire_head();
   void give_up_kept();
   void wait();
   void compute();
   void begin_steps(Sequence& sequence);
+  void fail_step(Sequence& sequence, std::uint32_t received, std::string text);
   void look_at_events();
   void tell_of_finished_prompts(bool computed);
   void finish_all();
@@ -70,6 +72,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void abort_one(const std::string& id);
   void leave_steps(Sequence& sequence);
   void start_remote(Sequence& sequence);
+  void start_without_reading(Sequence& sequence);
   void wait_posted(const Sequence& sequence);
   void compute_prefix(Sequence& sequence, std::string_view cause, std::string_view text);
   std::optional<Output::Kept> keep_blocks(Sequence& sequence);
@@ -89,7 +92,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   void note_token_time(Sequence& sequence);
   void note_piece(Sequence& sequence, std::int64_t at);
   void note_local_prefill(const Sequence& sequence);
-  void note_cached(const Sequence& sequence);
+  void note_cached(Sequence& sequence);
   void count_prompt_sources(const Sequence& sequence);
   void observe_parts(const Sequence& sequence);
   void log_failure(log::Level level, const Sequence& sequence, const Error& error) const;
@@ -122,6 +125,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   std::vector<Sequence*> finished_now_, finished_before_;
   bool computed_ = false;
   bool retry_admission_ = false;     // D: the same
+  bool head_expires_ = false;        // D: the queue's head ends at a deadline
   std::int64_t starving_since_ = 0;  // D: see give_way(); 0: not starving
   std::int64_t patience_ns_ = 0;
   Sampler sampler_;
@@ -132,6 +136,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   std::vector<float> logits_;
 
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> draining_{false};  // nothing is kept any more
   std::thread thread_;
 };
 

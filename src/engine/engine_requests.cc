@@ -65,6 +65,7 @@ void EngineCore::leave_steps(Sequence& sequence) {
 
 // D, in the step that granted its blocks: P may write from here on, or they are read into (pull).
 void EngineCore::start_remote(Sequence& sequence) {
+  if (sequence.cached >= sequence.remote_tokens) return start_without_reading(sequence);
   const std::span<const BlockId> blocks = sequence.blocks;
   if (options_.poison_blocks) {
     cache_.poison(blocks.subspan(sequence.cached / options_.block_size));
@@ -92,6 +93,14 @@ void EngineCore::start_remote(Sequence& sequence) {
   if (pulls() && options_.pull_loop == PullLoop::kEngine) wait_posted(sequence);
 }
 
+// P has by itself what was kept for it. The keeper is told, and nobody waits for its answer.
+void EngineCore::start_without_reading(Sequence& sequence) {
+  desk_->leave_prefix(sequence);
+  sequence.remote_done = true;
+  scheduler_.arrived(sequence);
+  retry_admission_ = true;  // it runs from the next step on
+}
+
 // Reading the beginning of a prompt saves time and is worth no error.
 void EngineCore::compute_prefix(Sequence& sequence, std::string_view cause, std::string_view text) {
   const RemotePrefill& remote = *sequence.request.remote_prefill;
@@ -104,6 +113,7 @@ void EngineCore::compute_prefix(Sequence& sequence, std::string_view cause, std:
        {"then", "computed_here"},
        {"text", fmt::format("the blocks kept of this conversation were not read: {}", text)}});
   metrics_.prefix_reads_failed.add();
+  desk_->leave_prefix(sequence);
   sequence.remote_done = true;
   pool_.free(sequence.blocks);
   sequence.blocks.clear();
@@ -138,12 +148,20 @@ void EngineCore::after_chunk(Sequence& sequence, std::uint32_t num_tokens,
 // computed. What the agent has against it, it says again of the next piece.
 void EngineCore::begin_steps(Sequence& sequence) {
   sequence.times.first_step = now_ns();
-  if (sequence.request.remote_prefill) return;  // start_remote() did
   note_cached(sequence);
   if (!sequence.is_prefill_only() || sequence.cached == 0) return;
   if (options_.transfer_style != TransferStyle::kBaton) return;
   (void)desk_->send_ready(sequence);
   if (sequence.ready_sent > 0) note_piece(sequence, sequence.times.first_step);
+}
+
+// What came from elsewhere is not what it must be.
+void EngineCore::fail_step(Sequence& sequence, std::uint32_t received, std::string text) {
+  if (!sequence.is_prefill_only() || received == 0) {
+    return finish_error(sequence, {Errc::kCorrupt, std::move(text)});
+  }
+  leave_steps(sequence);
+  compute_prefix(sequence, to_string(Errc::kCorrupt), text);
 }
 
 // Full blocks whose KV has been through a step without a fault are there for others.
@@ -155,7 +173,7 @@ void EngineCore::index_blocks(Sequence& sequence) {
     const BlockId block = sequence.blocks[sequence.indexed];
     const auto [node, indexed] = prefix_cache_->insert(
         sequence.last_node, tokens.subspan(sequence.indexed * size, size), block);
-    if (indexed) pool_.keep(block);
+    if (indexed) pool_.mark_cached(block);
     sequence.last_node = node;
     ++sequence.indexed;
   }
@@ -250,8 +268,8 @@ void EngineCore::note_piece(Sequence& sequence, std::int64_t at) {
 }
 
 // Once a request: what it looked up in the cache, and found.
-void EngineCore::note_cached(const Sequence& sequence) {
-  if (!prefix_cache_ || sequence.registrations > 1) return;
+void EngineCore::note_cached(Sequence& sequence) {
+  if (!prefix_cache_ || std::exchange(sequence.lookup_counted, true)) return;
   metrics_.prefix_cache_queries.add(sequence.prompt_size);
   metrics_.prefix_cache_hits.add(std::min(sequence.cached, sequence.prompt_size));
 }
@@ -302,7 +320,8 @@ void EngineCore::finish(Sequence& sequence, FinishReason reason, Output last) {
   const auto transfer = transfer_of(sequence.request);
   const auto prefix = prefix_of(sequence.request);
   const bool answered = reason == FinishReason::kStop || reason == FinishReason::kLength;
-  if (answered && sequence.request.keep_blocks) last.kept = keep_blocks(sequence);
+  const bool keeps = answered && sequence.request.keep_blocks && !draining_.load();
+  if (keeps) last.kept = keep_blocks(sequence);
   const bool transfer_stays = transfer && desk_->detach(sequence);
   leave_steps(sequence);
   pool_.free(sequence.blocks);
@@ -430,7 +449,7 @@ void EngineCore::count_finish(const Sequence& sequence, FinishReason reason) {
 // last prompt token is computed again for its logits.
 void EngineCore::remote_kv_done(Sequence& sequence, Event event) {
   if (sequence.is_prefill_only()) {
-    sequence.computed = sequence.received = std::max(sequence.remote_tokens, sequence.cached);
+    sequence.computed = sequence.received = sequence.remote_tokens;
     metrics_.prefix_tokens_read.add(sequence.computed - sequence.cached);
     return scheduler_.arrived(sequence);
   }

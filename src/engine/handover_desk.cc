@@ -44,8 +44,8 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
   registration.binding = remote.binding;
   registration.attempt = attempts_ + 1;
   registration.peer = remote.peer;
-  // P may have more than was kept: then nothing is wanted, and the keeper is told so.
-  const std::uint32_t begin = std::min(sequence.cached, sequence.remote_tokens);
+  const std::uint32_t begin = sequence.cached;
+  BATON_CHECK(begin < sequence.remote_tokens);
   const std::uint32_t end_block = (sequence.remote_tokens + block_size_ - 1) / block_size_;
   registration.range = {begin, sequence.remote_tokens};
   registration.block_ids.emplace_back(sequence.blocks.begin() + begin / block_size_,
@@ -237,8 +237,7 @@ void HandoverDesk::on_decode_event(Event event) {
   decode_.erase(at);
   --decode_registered_;
   if (settle_withdrawal(sequence, event)) return;
-  const TokenRange wanted{std::min(sequence.cached, sequence.remote_tokens),
-                          sequence.remote_tokens};
+  const TokenRange wanted{sequence.cached, sequence.remote_tokens};
   if (event.outcome == Outcome::kDone && event.range != wanted) {
     event.outcome = Outcome::kFailed;
     event.cause = Cause::kRefused;
@@ -271,6 +270,7 @@ void HandoverDesk::release_or_quarantine(Sequence& sequence, const Event& event)
 void HandoverDesk::quarantine(Sequence& sequence, const AttemptKey& key) {
   const std::span<const BlockId> blocks = sequence.blocks;
   const std::size_t cached = sequence.cached / block_size_;
+  BATON_CHECK(cached < blocks.size(), "{} blocks, {} of them cached", blocks.size(), cached);
   const auto written = blocks.subspan(cached);
   pool_->free(blocks.first(cached));
   pool_->quarantine(written);
@@ -292,6 +292,8 @@ void HandoverDesk::on_prefill_event(Event event) {
   if (at == prefill_.end()) return;
   Sequence& sequence = *at->second;
   prefill_.erase(at);
+  // Its own reads may still be on their way into them [I1].
+  if (sequence.request.remote_prefill) detach_reader(sequence);
   pool_->free(sequence.blocks);
   sequence.blocks.clear();
   listener_->prefill_ended(sequence, std::move(event));

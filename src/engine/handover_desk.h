@@ -71,6 +71,8 @@ class HandoverDesk {
   void give_up_kept(std::uint32_t blocks);
   std::uint32_t kept_blocks() const { return kept_blocks_; }
 
+  // P: the beginning of its prompt is not read (any more) from whoever kept it.
+  void leave_prefix(Sequence& sequence) { detach_reader(sequence); }
   // The sequence ends before its transfer did: cancels, and takes over blocks that a peer may still
   // touch. True: P's blocks stay here, and transfer_over() will be called.
   bool detach(Sequence& sequence);

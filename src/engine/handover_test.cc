@@ -324,6 +324,30 @@ TEST_F(HandoverTest, AQuarantinedPoolIsWaitedFor) {
   EXPECT_TRUE(all_blocks_free(*decode_));
 }
 
+TEST_F(HandoverTest, WhoGetsNoBlocksEndsAtTheDeadline) {
+  hub_.set_automatic(false);
+  EngineOptions options = small_options();
+  options.num_blocks = 5;
+  options.agent.emplace();
+  options.agent->transfer_total = std::chrono::milliseconds(20);
+  start(small_options(), options);
+  Answer first, second;
+  const Request request = make_request("a", make_prompt(1, 12), 6);
+  submit(*decode_, decode_leg(request, kTransfer, FirstToken::kPrefill), first);
+  ASSERT_TRUE(registered(kTransfer));
+  decode_->abort("a");
+  first.wait();
+  const TransferId other = transfer_number(9);
+  submit(*decode_,
+         decode_leg(make_request("b", make_prompt(2, 12), 6), other, FirstToken::kPrefill), second);
+  second.wait();
+  EXPECT_EQ(second.last.finish, FinishReason::kError);
+  EXPECT_THAT(second.last.error.message, HasSubstr("no blocks for its 12 prompt tokens"));
+  EXPECT_TRUE(hub_.wait(other, [](const auto& t) { return t.cancelled; }));
+  hub_.release(kTransfer);
+  EXPECT_TRUE(all_blocks_free(*decode_));
+}
+
 TEST_F(HandoverTest, AbortsDecodeInEachPhase) {
   hub_.set_automatic(false);
   EngineOptions options = small_options();

@@ -42,6 +42,7 @@ PrefixCache::Inserted PrefixCache::insert(Node parent, std::span<const TokenId> 
   const auto at =
       nodes_.emplace(Key{parent, {tokens.begin(), tokens.end()}}, Entry{++last_node_, block}).first;
   by_block_[block] = &at->first;
+  ++changes_;
   return {last_node_, true};
 }
 
@@ -49,6 +50,7 @@ void PrefixCache::forget(BlockId block) {
   const Key* key = by_block_.at(block);
   BATON_CHECK(key != nullptr, "block {} is not indexed", block);
   by_block_[block] = nullptr;
+  ++changes_;
   nodes_.erase(nodes_.find(*key));
 }
 

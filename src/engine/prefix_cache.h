@@ -49,6 +49,8 @@ class PrefixCache {
   void forget(BlockId block);
 
   std::size_t size() const { return nodes_.size(); }
+  // Grows with each block that is indexed or forgotten: while it stands, match() says the same.
+  std::uint64_t changes() const { return changes_; }
 
  private:
   struct Key {
@@ -83,6 +85,7 @@ class PrefixCache {
 
   const std::uint32_t block_size_;
   Node last_node_ = kRoot;
+  std::uint64_t changes_ = 0;
   std::unordered_map<Key, Entry, Hash, Equal> nodes_;
   std::vector<const Key*> by_block_;  // of nodes_; null: not indexed
 };

@@ -31,7 +31,7 @@ bool take_out(List& list, const Sequence& sequence) {
 void Scheduler::enqueue(Sequence& sequence) {
   BATON_CHECK(sequence.blocks.empty());
   sequence.phase = Phase::kWaiting;
-  sequence.computed = sequence.cached = sequence.indexed = 0;
+  sequence.computed = sequence.cached = sequence.indexed = sequence.received = 0;
   sequence.last_node = PrefixCache::kRoot;
   insert_by_arrival(waiting_, sequence);
 }
@@ -48,6 +48,7 @@ void Scheduler::arrived(Sequence& sequence) {
 }
 
 void Scheduler::remove(Sequence& sequence) {
+  blocked_.reset();
   const bool found =
       take_out(running_, sequence) || take_out(arrived_, sequence) || take_out(waiting_, sequence);
   BATON_CHECK(found || sequence.phase == Phase::kRemoteKv || sequence.phase == Phase::kHandingOver);
@@ -90,16 +91,21 @@ void Scheduler::start_arrived(std::uint64_t before) {
 // A step needs at most one new block for each running sequence: a newcomer leaves them that much,
 // so that it does not have to give its own back at once.
 bool Scheduler::grant(Sequence& sequence) {
+  const auto reserve = static_cast<std::uint32_t>(running());
+  if (is_still_blocked(sequence, reserve)) return false;
+  blocked_.reset();
   PrefixCache::Match match;
   if (cache_ != nullptr) match = cache_->match(sequence.tokens);
   const auto cached = static_cast<std::uint32_t>(match.blocks.size());
   const std::uint32_t needed = blocks_for(sequence.size()) - cached;
-  const auto reserve = static_cast<std::uint32_t>(running());
+  const std::uint32_t free = pool_->counts().free;
   pool_->share(match.blocks);  // first: they may be free, and must not be what is handed out next
+  const std::uint32_t left = pool_->counts().free;
   std::optional<BlockId> after;
   if (cached > 0) after = match.blocks.back();
-  if (pool_->counts().free < needed + reserve || !pool_->allocate(needed, match.blocks, after)) {
+  if (left < needed + reserve || !pool_->allocate(needed, match.blocks, after)) {
     pool_->free(match.blocks);
+    blocked_ = {&sequence, needed + reserve + (free - left), reserve, cache_changes()};
     return false;
   }
   sequence.blocks = std::move(match.blocks);
@@ -109,9 +115,14 @@ bool Scheduler::grant(Sequence& sequence) {
   return true;
 }
 
+bool Scheduler::is_still_blocked(const Sequence& sequence, std::uint32_t reserve) const {
+  return blocked_ && blocked_->sequence == &sequence && blocked_->reserve <= reserve &&
+         blocked_->cache_changes == cache_changes() && pool_->counts().free < blocked_->wanted;
+}
+
 std::uint32_t Scheduler::wanted_blocks() const {
-  if (waiting_.empty()) return 0;
-  return blocks_for(waiting_.front()->size()) + static_cast<std::uint32_t>(running());
+  const bool current = blocked_ && !waiting_.empty() && waiting_.front() == blocked_->sequence;
+  return current ? blocked_->wanted : 0;
 }
 
 void Scheduler::start(Sequence& sequence) {
@@ -160,7 +171,8 @@ Sequence* Scheduler::youngest_preemptible(const Sequence* but) const {
   Sequence* youngest = nullptr;
   const auto consider = [&](Sequence* sequence) {
     if (sequence == but || !sequence->may_be_preempted()) return;
-    if (youngest == nullptr || sequence->arrival > youngest->arrival) youngest = sequence;
+    // Of equals (enqueue_last) the last: plan() has the others in the step already.
+    if (youngest == nullptr || sequence->arrival >= youngest->arrival) youngest = sequence;
   };
   for (Sequence* sequence : running_) consider(sequence);
   for (Sequence* sequence : arrived_) consider(sequence);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "engine/block_pool.h"
@@ -50,9 +51,10 @@ class Scheduler {
   // although sequences run: all blocks are under transfer, and an event of the agent will help.
   void plan(std::vector<Work>& work);
 
-  // What the head of the queue is waiting for: blocks for what it has, and the reserve of those
-  // that run. 0: nobody waits.
+  // What the head of the queue did not get in the last admit(): the free blocks that it waits for.
+  // 0: nobody waits for blocks.
   std::uint32_t wanted_blocks() const;
+  Sequence* head() const { return waiting_.empty() ? nullptr : waiting_.front(); }
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t running() const { return running_.size() + arrived_.size(); }
   std::uint64_t preemptions() const { return preemptions_; }
@@ -63,6 +65,8 @@ class Scheduler {
 
  private:
   bool grant(Sequence& sequence);
+  bool is_still_blocked(const Sequence& sequence, std::uint32_t reserve) const;
+  std::uint64_t cache_changes() const { return cache_ == nullptr ? 0 : cache_->changes(); }
   bool grow(Sequence& sequence);
   Sequence* youngest_preemptible(const Sequence* but) const;
   void preempt(Sequence& sequence);
@@ -76,6 +80,14 @@ class Scheduler {
   std::deque<Sequence*> arrived_;   // by arrival
   std::vector<Sequence*> running_;  // by arrival
   std::uint64_t preemptions_ = 0;
+  // Whom grant() refused last, and under what: while nothing has changed it says so at once, for a
+  // long prompt is looked up in thousands of pieces.
+  struct Blocked {
+    const Sequence* sequence;
+    std::uint32_t wanted, reserve;
+    std::uint64_t cache_changes;
+  };
+  std::optional<Blocked> blocked_;
 };
 
 }  // namespace baton::engine

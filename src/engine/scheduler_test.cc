@@ -163,6 +163,36 @@ TEST_F(SchedulerTest, NeverPreemptsFinishedBlocksThatTheAgentKnows) {
   EXPECT_EQ(scheduler_->preemptions(), 0U);
 }
 
+// One that gave its registration up stands behind another with the same arrival. The first of them
+// must not lose its blocks in the step in which it computes.
+TEST_F(SchedulerTest, OfTwoThatArrivedTogetherTheSecondGivesWay) {
+  start(5, {.block_size = 4, .max_num_seqs = 8, .max_num_batched_tokens = 100});
+  Sequence& first = add(5);
+  Sequence& second = add(7);
+  second.arrival = first.arrival;
+  EXPECT_THAT(step(), ElementsAre(Pair("0", 5), Pair("1", 7)));
+  std::vector<BlockId> taken;
+  ASSERT_TRUE(pool_->allocate(1, taken));
+  EXPECT_THAT(step(), ElementsAre(Pair("0", 1), Pair("1", 1)));
+  EXPECT_THAT(step(), ElementsAre(Pair("0", 1)));  // the second had to grow
+  EXPECT_EQ(first.phase, Phase::kRunning);
+  EXPECT_EQ(second.phase, Phase::kWaiting);
+}
+
+TEST_F(SchedulerTest, SaysWhatTheHeadWaitsFor) {
+  start(8, {.block_size = 4, .max_num_seqs = 8, .max_num_batched_tokens = 100});
+  Sequence& first = add(20);
+  (void)step();
+  EXPECT_EQ(scheduler_->wanted_blocks(), 0U);
+  Sequence& second = add(16);
+  (void)step();
+  EXPECT_EQ(scheduler_->wanted_blocks(), 4U + 1U);
+  end(first);
+  (void)step();
+  EXPECT_EQ(second.phase, Phase::kRunning);
+  EXPECT_EQ(scheduler_->wanted_blocks(), 0U);
+}
+
 TEST_F(SchedulerTest, WhatTheCacheHasIsSharedAndCountsAsComputed) {
   PrefixCache cache(4, 8);
   pool_ = std::make_unique<BlockPool>(8, [&cache](BlockId block) { cache.forget(block); });
@@ -174,8 +204,8 @@ TEST_F(SchedulerTest, WhatTheCacheHasIsSharedAndCountsAsComputed) {
   const std::vector<TokenId> tokens(4, 7);
   const auto node = cache.insert(PrefixCache::kRoot, tokens, first.blocks[0]).node;
   (void)cache.insert(node, tokens, first.blocks[1]);
-  pool_->keep(first.blocks[0]);
-  pool_->keep(first.blocks[1]);
+  pool_->mark_cached(first.blocks[0]);
+  pool_->mark_cached(first.blocks[1]);
 
   Sequence& second = add(10);  // two blocks shared, one of its own
   EXPECT_THAT(step(), ElementsAre(Pair("0", 1), Pair("1", 2)));

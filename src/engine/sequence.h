@@ -56,6 +56,7 @@ struct Sequence {
   // are shared, and nobody writes into them. The first `indexed` blocks are known to the cache.
   std::uint32_t cached = 0;
   std::uint32_t indexed = 0;
+  bool lookup_counted = false;                       // in the metrics
   PrefixCache::Node last_node = PrefixCache::kRoot;  // of the block before blocks[indexed]
 
   // P: how far the agent was told, and the token that goes with the last piece.

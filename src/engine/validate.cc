@@ -81,9 +81,16 @@ Status validate_roles(const Request& request, const RequestLimits& limits) {
     return refuse(fmt::format("{} is set, and the role of this instance is {}", field,
                               unfit == Role::kConsumer ? "kv_consumer" : "kv_producer"));
   }
-  const TransferId transfer =
-      request.remote_decode ? request.remote_decode->transfer : request.remote_prefill->transfer;
-  if (transfer.is_null()) return refuse(fmt::format("{}: the transfer id is null", field));
+  if (request.remote_decode && request.remote_decode->transfer.is_null()) {
+    return refuse("remote_decode: the transfer id is null");
+  }
+  if (request.remote_prefill && request.remote_prefill->transfer.is_null()) {
+    return refuse("remote_prefill: the transfer id is null");
+  }
+  if (both && request.remote_decode->transfer == request.remote_prefill->transfer) {
+    return refuse(fmt::format("remote_decode and the kept blocks have the same transfer id {}",
+                              request.remote_decode->transfer.to_string()));
+  }
   return {};
 }
 

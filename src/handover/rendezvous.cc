@@ -146,8 +146,12 @@ std::string PrefillSide::Impl::quota_fault(std::uint32_t peer,
   std::uint64_t pool = 0;
   for (std::size_t g = 0; g < message.num_groups; ++g) {
     blocks += message.block_ids[g].size();
-    pool += layout::pool_blocks(pull() ? config.geometry : from.geometry,
-                                static_cast<std::uint16_t>(g));
+    const auto group = static_cast<std::uint16_t>(g);
+    const std::uint64_t theirs = layout::pool_blocks(from.geometry, group);
+    // In pull they name our blocks, and several of them the same ones where prompts begin alike:
+    // what bounds them is the room that D has for copies.
+    pool += pull() ? std::max<std::uint64_t>(theirs, layout::pool_blocks(config.geometry, group))
+                   : theirs;
   }
   // Twice the pool: D may give a block out again before the completion of its last write is seen
   // here.

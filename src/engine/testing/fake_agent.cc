@@ -198,6 +198,20 @@ void FakeHub::fail(TransferId id, Cause cause, bool released) {
   finish(id, transfers_[id], Outcome::kFailed, cause, released);
 }
 
+void FakeHub::end_prefill(TransferId id, Cause cause) {
+  const std::lock_guard lock(mutex_);
+  Transfer& transfer = transfers_[id];
+  transfer.ended = transfer.prefill_told = true;
+  Event event;
+  event.transfer = id;
+  event.side = Side::kPrefill;
+  event.outcome = Outcome::kFailed;
+  event.cause = cause;
+  event.text = "said the test";
+  event.blocks_released = true;
+  tell_prefill(transfer, std::move(event));
+}
+
 void FakeHub::release(TransferId id) {
   const std::lock_guard lock(mutex_);
   const Transfer& transfer = transfers_[id];

@@ -51,6 +51,8 @@ class FakeHub {
   void complete(TransferId transfer);
   // Ends it on both sides that know of it. `released`: D's blocks are its own again.
   void fail(TransferId transfer, Cause cause, bool released);
+  // P alone hears that it has failed, whatever it has told so far.
+  void end_prefill(TransferId transfer, Cause cause);
   void release(TransferId transfer);  // D's kReleased
   // What is not automatic keeps P's end after a cancel back until here: a write was posted.
   void drain(TransferId transfer);
