@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bench/saturation.h"
 #include "serving/json.h"
 #include "serving/version.h"
 
@@ -177,10 +178,12 @@ Json environment(const PointInfo& point, const BenchOptions& options, const Benc
   }
   if (fabric.empty()) fabric = first_fact(run, &InstanceFacts::fabric);
   const bool has_provider = fabric != "shm";
-  return {{"host", text_or_null(machine.host)},
-          {"kernel", text_or_null(machine.kernel)},
-          {"cpu", text_or_null(machine.cpu)},
-          {"cores", machine.cores},
+  return {{"driver",
+           {{"host", text_or_null(machine.host)},
+            {"kernel", text_or_null(machine.kernel)},
+            {"cpu", text_or_null(machine.cpu)},
+            {"cores", machine.cores}}},
+          {"servers", point.servers_are_elsewhere ? "elsewhere" : "on the driver's host"},
           {"fabric", text_or_null(fabric)},
           {"provider",
            has_provider ? text_or_null(first_fact(run, &InstanceFacts::provider)) : Json(nullptr)},
@@ -248,6 +251,16 @@ std::string emulated_label(const PointInfo& point, double scale) {
                      point.variant.empty() ? "" : ", ", point.variant);
 }
 
+void add_arrivals(const BenchRun& run, Json& out) {
+  const Arrivals a = arrivals_of(run.load.results);
+  out["saturated"] = or_null(is_saturated(a));
+  out["arrivals"] = {{"offered_per_s", or_null(a.offered_per_s)},
+                     {"answered_per_s", or_null(a.answered_per_s)},
+                     {"open_at_last_arrival", a.open_at_last_arrival},
+                     {"first_quarter_ms", or_null(a.first_quarter_ms)},
+                     {"last_quarter_ms", or_null(a.last_quarter_ms)}};
+}
+
 void add_lateness(const BenchRun& run, Json& out) {
   out["arrival_lateness_ms"] = {{"p50", or_null(run.metrics.lateness.median())},
                                 {"p99", or_null(run.metrics.lateness.percentile(99))},
@@ -300,6 +313,7 @@ Json baton_key(const PointInfo& point, const BenchOptions& options, const BenchR
               {"settings", point.settings.empty() ? Json(nullptr) : Json::parse(point.settings)},
               {"variant", text_or_null(point.variant)},
               {"void", text_or_null(point.void_reason)}};
+  add_arrivals(run, out);
   out["second_token_ms"] = shape_with_spread(run.metrics.second_token);
   out["goodput"] = goodput_json(run);
   add_splits(run, out);

@@ -174,7 +174,65 @@ TEST(ResultFile, a_point_without_records_or_answers_is_void) {
   EXPECT_THAT(void_of(run), HasSubstr("1 of 1 hand-overs have no record"));
   run.load.results[0].ok = false;
   run.metrics = measure(run.load.results, {});
-  EXPECT_EQ(void_of(run), "no request was answered");
+  EXPECT_THAT(void_of(run), HasSubstr("1 of 1 requests failed"));
+  run.load.results.clear();
+  EXPECT_EQ(void_of(run), "no request was sent");
+}
+
+TEST(ResultFile, a_point_with_one_failed_request_is_void_and_says_how_many_and_why) {
+  BenchRun run = one_request();
+  RequestResult failed = run.load.results[0];
+  failed.ok = false;
+  failed.transfer_id.clear();
+  failed.cause = "http_503";
+  failed.error = "no instance is up";
+  run.load.results.push_back(failed);
+  failed.cause = "refused";
+  run.load.results.push_back(failed);
+  run.metrics = measure(run.load.results, {});
+  EXPECT_EQ(void_of(run), "2 of 3 requests failed; the first: http_503: no instance is up");
+}
+
+TEST(ResultFile, says_whether_the_servers_kept_up) {
+  BenchRun run = one_request();
+  EXPECT_EQ(result_of(run)["baton"]["saturated"], nullptr) << "one request says nothing";
+  RequestResult r = run.load.results[0];
+  r.transfer_id.clear();
+  run.load.results.clear();
+  for (int i = 0; i < 16; ++i) {
+    r.sent = r.due = milliseconds(100) * i;
+    r.first = r.sent + milliseconds(50);
+    r.second = r.sent + milliseconds(60);
+    r.last = r.sent + milliseconds(500);
+    run.load.results.push_back(r);
+  }
+  run.metrics = measure(run.load.results, {});
+  EXPECT_EQ(result_of(run)["baton"]["saturated"], false);
+  for (int i = 0; i < 16; ++i) {
+    RequestResult& late = run.load.results[static_cast<std::size_t>(i)];
+    *late.second += milliseconds(100) * i;
+    *late.last += milliseconds(100) * i;
+  }
+  const Json baton = result_of(run)["baton"];
+  EXPECT_EQ(baton["saturated"], true);
+  EXPECT_DOUBLE_EQ(baton["arrivals"]["offered_per_s"], 10);
+  EXPECT_DOUBLE_EQ(baton["arrivals"]["answered_per_s"], 5);
+  EXPECT_EQ(baton["arrivals"]["open_at_last_arrival"], 9);
+}
+
+TEST(ResultFile, names_the_machine_it_knows_as_the_drivers) {
+  BenchOptions o;
+  o.base_url = "http://127.0.0.1:8000";
+  const Json here = result_of(one_request(), o)["baton"]["environment"];
+  EXPECT_TRUE(here["driver"]["cores"].is_number());
+  EXPECT_EQ(here["servers"], "on the driver's host");
+  o.decode_url = "http://10.0.0.2:8200";
+  EXPECT_EQ(result_of(one_request(), o)["baton"]["environment"]["servers"], "elsewhere");
+  BenchRun run = one_request();
+  run.counters.profile = "p";
+  run.cpu_busy_share = 0.95;
+  EXPECT_THAT(result_of(run, o)["baton"]["void"].get<std::string>(),
+              HasSubstr("the driver's cores were the limit"));
 }
 
 TEST(ResultFile, an_emulated_point_is_void_where_the_cores_were_the_limit) {

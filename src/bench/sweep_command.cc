@@ -12,6 +12,7 @@
 #include "bench/bench_run.h"
 #include "bench/result_file.h"
 #include "bench/running_pair.h"
+#include "bench/saturation.h"
 #include "bench/sweep_plan.h"
 #include "bench/sweep_servers.h"
 
@@ -161,6 +162,11 @@ class Sweep {
     fmt::print("  TTFT p50 {} ms, TPOT p50 {} ms, {} answered, {} failed\n",
                ms(run.metrics.ttft.median()), ms(run.metrics.tpot.median()), run.metrics.completed,
                run.metrics.failed);
+    const Arrivals arrivals = arrivals_of(run.load.results);
+    if (is_saturated(arrivals).value_or(false)) {
+      fmt::print("  saturated: {:.2f} a second offered, {:.2f} answered\n", *arrivals.offered_per_s,
+                 *arrivals.answered_per_s);
+    }
     return info.void_reason;
   }
 

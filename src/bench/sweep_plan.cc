@@ -105,6 +105,7 @@ Json sweep_settings(const SweepOptions& o) {
           {"first_token", o.first_token},
           {"max_num_seqs", o.max_num_seqs},
           {"posting_cost_us", o.posting_cost ? Json(*o.posting_cost) : Json(nullptr)},
+          {"point_seconds", o.point_seconds},
           {"num_warmups", o.num_warmups},
           {"serve_flags", o.serve_flags},
           {"goodput", o.goodput},

@@ -318,6 +318,7 @@ TEST(SweepResume, refuses_every_setting_that_differs_by_its_name) {
       {"first_token", [](auto& o) { o.first_token = "prefill"; }},
       {"max_num_seqs 8, and this sweep has 0", [](auto& o) { o.max_num_seqs = 0; }},
       {"posting_cost_us null, and this sweep has 0", [](auto& o) { o.posting_cost = 0; }},
+      {"point_seconds", [](auto& o) { o.point_seconds = 11; }},
       {"num_warmups", [](auto& o) { o.num_warmups = 0; }},
       {"serve_flags", [](auto& o) { o.serve_flags = {"--threads", "1"}; }},
       {"goodput", [](auto& o) { o.goodput = {"ttft:200"}; }},

@@ -53,9 +53,13 @@ Json averages_json(const Summary& summary, const Group& group) {
 
 Json result_json(const Summary& summary, std::size_t index) {
   const ResultFile& result = *summary.results[index];
-  return {{"group", summary.group_of[index]}, {"file", result.name},
-          {"iteration", result.at.iteration}, {"void", result.void_reason},
-          {"values", values_json(result)},    {"detail", Json::parse(result.detail_json)}};
+  return {{"group", summary.group_of[index]},
+          {"file", result.name},
+          {"iteration", result.at.iteration},
+          {"void", result.void_reason},
+          {"saturated", result.saturated},
+          {"values", values_json(result)},
+          {"detail", Json::parse(result.detail_json)}};
 }
 
 }  // namespace

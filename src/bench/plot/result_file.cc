@@ -120,6 +120,10 @@ void read_setting(Fields& baton, Setting& setting) {
   setting.first_token = baton.need_text("first_token");
   setting.prefill = baton.need_text("prefill");
   setting.variant = baton.text("variant").value_or("");
+  const Fields all = baton.object("settings");
+  if (all.present()) {
+    for (const auto& [key, value] : all.raw()->items()) setting.all[key] = to_text(value);
+  }
   setting.emulated = baton.need_flag("emulated");
   const auto scale = baton.number("scale");
   if (!setting.emulated) return;
@@ -175,6 +179,8 @@ void read_explanation(Fields& baton, Json& detail) {
   detail["link"] = numbers(baton.object("link"), {"rate_bytes_per_s", "busy_share"});
   detail["compute"] = numbers(baton.object("compute"), {"prefill_busy_share", "decode_busy_share"});
   detail["machine"] = numbers(baton.object("machine"), {"cpu_busy_share"});
+  detail["arrivals"] = numbers(baton.object("arrivals"),
+                               {"offered_per_s", "answered_per_s", "open_at_last_arrival"});
   detail["writes"] = or_null(baton.number("writes"));
   detail["runs"] = or_null(baton.number("runs"));
   detail["failures"] = failures(baton.object("failures"));
@@ -187,6 +193,7 @@ void read_baton(Fields& baton, ResultFile& result, Json& detail) {
   read_point(baton, result);
   read_setting(baton, result.setting);
   read_void(baton, result);
+  result.saturated = baton.flag("saturated").value_or(false);
   read_explanation(baton, detail);
   take(result.values, Metric::kSecondToken, detail["second_token"]);
   if (detail["handover"].is_object() && detail["handover"].contains("total")) {

@@ -94,6 +94,22 @@ TEST(ResultFile, IsVoidByItsOwnWordOrByItsBytes) {
   EXPECT_EQ(parse(json)->void_reason, "bytes moved 5, expected 4096");
 }
 
+TEST(ResultFile, IsSaturatedByItsOwnWord) {
+  Json json = good();
+  EXPECT_FALSE(parse(json)->saturated) << "of an older version, which did not say";
+  json["baton"]["saturated"] = nullptr;
+  EXPECT_FALSE(parse(json)->saturated);
+  json["baton"]["saturated"] = true;
+  json["baton"]["arrivals"] = {{"offered_per_s", 8}, {"answered_per_s", 5}};
+  EXPECT_TRUE(parse(json)->saturated);
+  EXPECT_EQ(Json::parse(parse(json)->detail_json)["arrivals"]["answered_per_s"], 5);
+}
+
+TEST(ResultFile, HasEverySettingOfASweep) {
+  EXPECT_EQ(parse(good())->setting.all.at("max_num_seqs"), "8");
+  EXPECT_EQ(parse(good())->setting.all.at("serve_flags"), "[]");
+}
+
 TEST(ResultFile, ThatIsForeignOrBrokenIsRefusedByFileAndField) {
   const auto broken = parse(std::string("{\"completed\": "));
   ASSERT_FALSE(broken);
@@ -115,6 +131,8 @@ TEST(ResultFile, WithAFieldOfTheWrongKindIsRefusedByName) {
       {"/baton/first_token", 1},
       {"/baton/emulated", "yes"},
       {"/baton/void", true},
+      {"/baton/saturated", "yes"},
+      {"/baton/settings", 3},
       {"/baton/handover_ms", Json::array()},
       {"/baton/handover_ms/wire", 3},
       {"/baton/handover_ms/wire/p99", "x"},

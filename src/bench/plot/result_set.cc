@@ -160,6 +160,17 @@ std::string setting_difference(const ResultFile& a, const ResultFile& b) {
         unlike("scale", fmt::format("{}", a.setting.scale), fmt::format("{}", b.setting.scale))}) {
     if (!difference.empty()) return difference;
   }
+  const auto said = [](const ResultFile& result, const std::string& key) {
+    const auto it = result.setting.all.find(key);
+    return it == result.setting.all.end() ? std::string("absent") : printable(it->second);
+  };
+  for (const ResultFile* side : {&a, &b}) {
+    for (const auto& [key, value] : side->setting.all) {
+      const std::string difference =
+          unlike("setting " + printable(key), said(a, key), said(b, key));
+      if (!difference.empty()) return difference;
+    }
+  }
   return {};
 }
 

@@ -65,13 +65,26 @@ TEST(Comparable, AHoleInOneGridIsNamed) {
 
 TEST(Comparable, SettingsAndSeedsOfOneFolderMustBeOne) {
   const std::pair<const char*, std::function<void(ResultFile&)>> unlike[] = {
-      {"first_token: ", [](ResultFile& r) { r.setting.first_token = "prefill"; }},
-      {"prefill: ", [](ResultFile& r) { r.setting.prefill = "cached"; }},
-      {"emulated: ", [](ResultFile& r) { r.setting.emulated = false; }},
-      {"profile: ", [](ResultFile& r) { r.setting.profile = "slow-link"; }},
-      {"scale: ", [](ResultFile& r) { r.setting.scale = 16; }},
-      {"variant: ", [](ResultFile& r) { r.setting.variant = "no slot limit"; }},
-      {"seed: ", [](ResultFile& r) { r.seed = 8; }}};
+      {"first_token: ", [](ResultFile& r) {
+    r.setting.first_token = "prefill"; }},
+      {"prefill: ", [](ResultFile& r) {
+    r.setting.prefill = "cached"; }},
+      {"emulated: ", [](ResultFile& r) {
+    r.setting.emulated = false; }},
+      {"profile: ", [](ResultFile& r) {
+    r.setting.profile = "slow-link"; }},
+      {"scale: ", [](ResultFile& r) {
+    r.setting.scale = 16; }},
+      {"variant: ", [](ResultFile& r) {
+    r.setting.variant = "no slot limit"; }},
+      {"setting max_num_seqs: ", [](ResultFile& r) {
+    r.setting.all["max_num_seqs"] = "0"; }},
+      {"setting num_warmups: ", [](ResultFile& r) {
+    r.setting.all.erase("num_warmups"); }},
+      {"setting new_one: ", [](ResultFile& r) {
+    r.setting.all["new_one"] = "1"; }},
+      {"seed: ", [ResultFile& r) {
+    r.seed = 8; }}};
   for (const auto& [field, change] : unlike) {
     ResultSet set = set_of("a", {"pull", "push"}, kGrid);
     change(set.results.back());
@@ -79,6 +92,17 @@ TEST(Comparable, SettingsAndSeedsOfOneFolderMustBeOne) {
     ASSERT_FALSE(status) << field;
     EXPECT_THAT(status.error().message, AllOf(HasSubstr(field), HasSubstr("push_qps8_in2048")));
   }
+}
+
+TEST(Comparable, ASettingThatDiffersIsNamedWithBothValues) {
+  ResultSet set = set_of("a", {"pull", "push"}, kGrid);
+  set.results.back().setting.all["serve_flags"] = R"(["--threads","1"])";
+  EXPECT_THAT(check_comparable(set).error().message,
+              AllOf(HasSubstr("setting serve_flags: pull_qps1_in1024"), HasSubstr(" has []; push"),
+                    HasSubstr(R"(has ["--threads","1"])")));
+  set.results.back().setting.all.clear();
+  EXPECT_THAT(check_comparable(set).error().message, HasSubstr("has absent"))
+      << "a file that does not say";
 }
 
 TEST(Comparable, FoldersOfUnlikeModesOrGridsAreRefused) {
