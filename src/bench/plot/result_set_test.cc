@@ -65,26 +65,16 @@ TEST(Comparable, AHoleInOneGridIsNamed) {
 
 TEST(Comparable, SettingsAndSeedsOfOneFolderMustBeOne) {
   const std::pair<const char*, std::function<void(ResultFile&)>> unlike[] = {
-      {"first_token: ", [](ResultFile& r) {
-    r.setting.first_token = "prefill"; }},
-      {"prefill: ", [](ResultFile& r) {
-    r.setting.prefill = "cached"; }},
-      {"emulated: ", [](ResultFile& r) {
-    r.setting.emulated = false; }},
-      {"profile: ", [](ResultFile& r) {
-    r.setting.profile = "slow-link"; }},
-      {"scale: ", [](ResultFile& r) {
-    r.setting.scale = 16; }},
-      {"variant: ", [](ResultFile& r) {
-    r.setting.variant = "no slot limit"; }},
-      {"setting max_num_seqs: ", [](ResultFile& r) {
-    r.setting.all["max_num_seqs"] = "0"; }},
-      {"setting num_warmups: ", [](ResultFile& r) {
-    r.setting.all.erase("num_warmups"); }},
-      {"setting new_one: ", [](ResultFile& r) {
-    r.setting.all["new_one"] = "1"; }},
-      {"seed: ", [ResultFile& r) {
-    r.seed = 8; }}};
+      {"first_token: ", [](ResultFile& r) { r.setting.first_token = "prefill"; }},
+      {"prefill: ", [](ResultFile& r) { r.setting.prefill = "cached"; }},
+      {"emulated: ", [](ResultFile& r) { r.setting.emulated = false; }},
+      {"profile: ", [](ResultFile& r) { r.setting.profile = "slow-link"; }},
+      {"scale: ", [](ResultFile& r) { r.setting.scale = 16; }},
+      {"variant: ", [](ResultFile& r) { r.setting.variant = "no slot limit"; }},
+      {"setting max_num_seqs: ", [](ResultFile& r) { r.setting.all["max_num_seqs"] = "0"; }},
+      {"setting num_warmups: ", [](ResultFile& r) { r.setting.all.erase("num_warmups"); }},
+      {"setting new_one: ", [](ResultFile& r) { r.setting.all["new_one"] = "1"; }},
+      {"seed: ", [](ResultFile& r) { r.seed = 8; }}};
   for (const auto& [field, change] : unlike) {
     ResultSet set = set_of("a", {"pull", "push"}, kGrid);
     change(set.results.back());
