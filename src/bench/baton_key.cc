@@ -131,6 +131,16 @@ Json emulation_json(const PointInfo& point, const Counters& c) {
           {"fill_s", or_null(c.fill_time)},       {"check_s", or_null(c.check_time)}};
 }
 
+// Blocks, as sampled during the load. `full`: the longest request of it would not have fitted in.
+Json pool_json(const std::optional<PoolUse>& use, const BenchRun& run, bool with_answer) {
+  if (!use) return nullptr;
+  std::uint64_t tokens = 0;
+  for (const RequestResult& r : run.load.results) {
+    tokens = std::max(tokens, std::uint64_t{r.input_len} + (with_answer ? r.output_len : 0));
+  }
+  return {{"blocks", use->blocks}, {"most_used", use->most_used}, {"full", is_full(*use, tokens)}};
+}
+
 void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
   std::vector<Interval> slots;
   for (const Handover* h : handovers(run)) {
@@ -141,6 +151,8 @@ void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
   out["slots"] = {{"max", used ? Json(used->max) : Json(nullptr)},
                   {"mean", used ? Json(used->mean) : Json(nullptr)},
                   {"p99", used ? Json(used->p99) : Json(nullptr)}};
+  out["kv_pool"] = {{"prefill", pool_json(run.prefill_pool, run, false)},
+                    {"decode", pool_json(run.decode_pool, run, true)}};
   const auto moving_from = [](const Handover& h) {
     return h.prefill.first_write != 0 ? h.prefill.first_write : h.decode.first_write;
   };
@@ -285,6 +297,8 @@ MovedBytes moved_bytes(const BenchRun& run) {
       continue;
     }
     ++known;
+    out.cached_at_prefill += h->prefill.cached_tokens;
+    out.cached_at_decode += h->decode.cached_tokens;
     // Whoever moved them has counted them: P writes in push, D reads in pull.
     moved += h->prefill.first_write != 0 ? h->prefill.bytes : h->decode.bytes;
     expected += bytes_of_full_prompt(*h, block_size);

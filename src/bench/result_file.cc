@@ -149,9 +149,20 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
         "(--transfer-records)?",
         bytes.missing, run.metrics.completed);
   }
+  // A P that remembers prompts computes less than what the point is named after.
+  if (bytes.cached_at_prefill > 0 && point.prefill == "computed") {
+    return fmt::format(
+        "P found {} prompt tokens in its prefix cache, and they were to be computed: start it "
+        "again, or with --no-enable-prefix-caching",
+        bytes.cached_at_prefill);
+  }
   if (bytes.moved && bytes.expected && *bytes.moved != *bytes.expected) {
-    return fmt::format("bytes moved {}, and the full prompts have {}", *bytes.moved,
-                       *bytes.expected);
+    const std::string why =
+        bytes.cached_at_decode == 0
+            ? ""
+            : fmt::format(": D found {} prompt tokens in its prefix cache", bytes.cached_at_decode);
+    return fmt::format("bytes moved {}, and the full prompts have {}{}", *bytes.moved,
+                       *bytes.expected, why);
   }
   if (run.metrics.failed > 0) return failures_in_words(run);
   const double late = run.metrics.lateness.percentile(99).value_or(0);

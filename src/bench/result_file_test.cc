@@ -168,6 +168,38 @@ TEST(ResultFile, a_point_whose_bytes_are_not_the_full_prompts_is_void_and_says_b
   EXPECT_THAT(result_of(run)["baton"]["void"].get<std::string>(), HasSubstr("full prompts"));
 }
 
+TEST(ResultFile, a_point_whose_prompts_p_remembered_is_void_where_they_were_to_be_computed) {
+  BenchRun run = one_request();
+  run.records.by_transfer["aa"].prefill.cached_tokens = 16;
+  PointInfo point;
+  EXPECT_EQ(void_reason(point, {}, run), "") << "nobody said that they were to be computed";
+  point.prefill = "cached";
+  EXPECT_EQ(void_reason(point, {}, run), "");
+  point.prefill = "computed";
+  EXPECT_THAT(void_reason(point, {}, run), HasSubstr("P found 16 prompt tokens"));
+}
+
+TEST(ResultFile, a_point_whose_d_remembered_prompts_says_so_where_bytes_are_short) {
+  BenchRun run = one_request();
+  run.records.by_transfer["aa"].decode.cached_tokens = 16;
+  run.records.by_transfer["aa"].prefill.bytes = 100;
+  EXPECT_EQ(void_of(run),
+            "bytes moved 100, and the full prompts have 200: D found 16 prompt tokens in its "
+            "prefix cache");
+}
+
+TEST(ResultFile, says_how_full_the_kv_pools_were) {
+  BenchRun run = one_request();
+  EXPECT_EQ(result_of(run)["baton"]["kv_pool"]["decode"], nullptr) << "nobody said";
+  run.decode_pool = PoolUse{100, 97, 16};   // 35 tokens need three blocks
+  run.prefill_pool = PoolUse{100, 99, 16};  // and a prompt two
+  const Json pool = result_of(run)["baton"]["kv_pool"];
+  EXPECT_EQ(pool["decode"]["blocks"], 100);
+  EXPECT_EQ(pool["decode"]["most_used"], 97);
+  EXPECT_EQ(pool["decode"]["full"], false);
+  EXPECT_EQ(pool["prefill"]["full"], true);
+}
+
 TEST(ResultFile, a_point_without_records_or_answers_is_void) {
   BenchRun run = one_request();
   run.records.by_transfer.clear();

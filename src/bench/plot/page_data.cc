@@ -18,6 +18,7 @@ Json source_json(const ResultSet& set, const std::string& label) {
   const Setting& setting = set.results.front().setting;
   return {{"label", label},
           {"emulated", emulated_label(setting)},
+          {"variant", setting.emulated ? "" : setting.variant},
           {"first_token", setting.first_token.value_or("")},
           {"prefill", setting.prefill.value_or("")},
           {"results", set.results.size()}};

@@ -44,8 +44,9 @@ struct Setting {
   std::string profile;  // of an emulated run
   double scale = 1;     // bytes of an emulated run are the true ones, divided by this
   std::string variant;  // of a sweep: "no slot limit, posting cost 0 us"; "": as published
-  std::map<std::string, std::string>
-      all;  // of a sweep: each setting that changes a result, as JSON
+  // Of a sweep: each setting that changes a result, as JSON, those of an object by
+  // "servers.decode.max_num_seqs".
+  std::map<std::string, std::string> all;
 };
 
 // "emulated: qwen3-32b-tp8-h200, bytes / 64, no slot limit", or "" for a run as it is.

@@ -108,6 +108,29 @@ TEST(ResultFile, IsSaturatedByItsOwnWord) {
 TEST(ResultFile, HasEverySettingOfASweep) {
   EXPECT_EQ(parse(good())->setting.all.at("max_num_seqs"), "8");
   EXPECT_EQ(parse(good())->setting.all.at("serve_flags"), "[]");
+  Json json = good();
+  json["baton"]["settings"]["servers"] = {{"decode", {{"max_num_seqs", 8}}}};
+  EXPECT_EQ(parse(json)->setting.all.at("servers.decode.max_num_seqs"), "8");
+}
+
+TEST(ResultFile, OfServersThatNobodyCouldAskSaysSo) {
+  Json json = good();
+  json["baton"]["first_token"] = nullptr;
+  json["baton"]["prefill"] = nullptr;
+  const auto result = parse(json);
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_FALSE(result->setting.first_token || result->setting.prefill);
+}
+
+TEST(ResultFile, SaysHowFullTheKvPoolsWere) {
+  Json json = good();
+  EXPECT_TRUE(Json::parse(parse(json)->detail_json)["kv_pool"]["decode"].is_null());
+  json["baton"]["kv_pool"] = {{"prefill", nullptr},
+                              {"decode", {{"blocks", 100}, {"most_used", 97}, {"full", true}}}};
+  const Json pool = Json::parse(parse(json)->detail_json)["kv_pool"];
+  EXPECT_EQ(pool["decode"]["most_used"], 97);
+  EXPECT_EQ(pool["decode"]["full"], true);
+  EXPECT_TRUE(pool["prefill"].is_null());
 }
 
 TEST(ResultFile, ThatIsForeignOrBrokenIsRefusedByFileAndField) {

@@ -138,6 +138,11 @@ std::string grid_difference(const Side& a, const Side& b) {
   return {};
 }
 
+// What makes a mode of running servers: modes are there to differ in it.
+bool is_modes_own(std::string_view key) {
+  return key.ends_with(".pull_loop") || key.ends_with(".transfer_style");
+}
+
 std::string shown(const std::optional<std::string>& value) {
   return value ? printable(*value) : "absent";
 }
@@ -166,6 +171,7 @@ std::string setting_difference(const ResultFile& a, const ResultFile& b) {
   };
   for (const ResultFile* side : {&a, &b}) {
     for (const auto& [key, value] : side->setting.all) {
+      if (is_modes_own(key)) continue;
       const std::string difference =
           unlike("setting " + printable(key), said(a, key), said(b, key));
       if (!difference.empty()) return difference;

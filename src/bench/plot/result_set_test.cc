@@ -90,6 +90,16 @@ TEST(Comparable, ASettingThatDiffersIsNamedWithBothValues) {
   EXPECT_THAT(check_comparable(set).error().message,
               AllOf(HasSubstr("setting serve_flags: pull_qps1_in1024"), HasSubstr(" has []; push"),
                     HasSubstr(R"(has ["--threads","1"])")));
+  set = set_of("a", {"pull", "push"}, kGrid);
+  for (ResultFile& r : set.results) {
+    r.setting.all["servers.decode.pull_loop"] = r.mode == "pull" ? "\"engine\"" : "null";
+    r.setting.all["servers.decode.transfer_style"] = r.mode;
+    r.setting.all["servers.decode.max_num_seqs"] = "8";
+  }
+  EXPECT_TRUE(check_comparable(set)) << "modes differ in their loop and style";
+  set.results.back().setting.all["servers.decode.max_num_seqs"] = "1024";
+  EXPECT_THAT(check_comparable(set).error().message,
+              HasSubstr("setting servers.decode.max_num_seqs: pull_qps1_in1024"));
   set.results.back().setting.all.clear();
   EXPECT_THAT(check_comparable(set).error().message, HasSubstr("has absent"))
       << "a file that does not say";

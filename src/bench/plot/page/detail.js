@@ -132,6 +132,9 @@ const Detail = (() => {
       rows.push(["link", `${Scales.share(d.link.busy_share)} busy` + (rate ? `, limited to ${Scales.bytes(rate)}/s` : ", not limited")]);
     }
     if (d.compute) rows.push(["compute busy", `prefill ${Scales.share(d.compute.prefill_busy_share)}, decode ${Scales.share(d.compute.decode_busy_share)}`]);
+    for (const [side, pool] of Object.entries(d.kv_pool || {})) {
+      if (pool) rows.push([`KV pool of ${side}`, `${n(pool.most_used)} of ${n(pool.blocks)} blocks at most${pool.full ? ": full" : ""}`]);
+    }
     if (d.machine) rows.push(["this machine's cores", `${Scales.share(d.machine.cpu_busy_share)} busy`]);
     if (d.bytes) rows.push(["bytes", `${n(d.bytes.moved)} moved, ${n(d.bytes.expected)} expected`]);
     if (d.writes) rows.push(["writes", `${n(d.writes)} (${n(d.runs)} contiguous runs)`]);

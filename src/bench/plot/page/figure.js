@@ -47,7 +47,8 @@ const Figure = (() => {
   function subtitleOf(data, view) {
     const outputs = [...new Set(data.panels.map((p) => p.output_len))];
     const iterations = Math.max(...data.groups.map((g) => g.results.length));
-    const settings = data.sources.map((s) => !s.first_token ? "" : `first token by ${s.first_token}, ${s.prefill} prefill`);
+    const settings = data.sources.map((s) => [s.first_token && `first token by ${s.first_token}`, s.prefill && `${s.prefill} prefill`,
+      s.variant].filter(Boolean).join(", "));
     const parts = [`${outputs.join(", ")} tokens out`];
     if (settings.every((s) => s === settings[0])) { if (settings[0]) parts.push(settings[0]); }
     else data.sources.forEach((s, i) => { if (settings[i]) parts.push(`${s.label}: ${settings[i]}`); });
@@ -88,7 +89,13 @@ const Figure = (() => {
       `${data.results.length} results`;
   }
 
-  const notes = (data) => [saturatedNote(data), voidNote(data)].filter((note) => note !== "").join(" · ");
+  // A point without a limit of slots may have met that of the pool instead.
+  function poolNote(data) {
+    const full = data.results.filter((r) => r.void === "" && Object.values(r.detail.kv_pool || {}).some((p) => p && p.full)).length;
+    return full === 0 ? "" : `the KV pool of P or D was full in ${full} of ${data.results.length} results`;
+  }
+
+  const notes = (data) => [saturatedNote(data), poolNote(data), voidNote(data)].filter((note) => note !== "").join(" · ");
 
   function voidNote(data) {
     const voids = data.results.filter((r) => r.void !== "");
