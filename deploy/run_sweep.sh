@@ -19,9 +19,12 @@ refused with both values: MODE, PREFILL_TP_SIZE, PREFILL_PP_SIZE, PREFILL_ENGINE
 PREFILL_SIDE_CHANNEL_PORT, BACKEND (timed or cpu), PROFILE.
 
 usage: VARIABLES ./run_sweep.sh [--dry-run] [FLAGS of `baton sweep`]
+  --dry-run     say what would be run, and how long it takes; waits for nobody and leaves nothing behind
 
 variables (default):
-  MODE                        push or pull: that of the servers, and the first word of the results' names
+  MODE                        push or pull: that of the servers, and the first word of the results' names; or the name of a
+                              published way (engine-loop-pull, threaded-pull, published-push, and with -merged), which the
+                              servers must be started as
   PREFILL_IP, DECODE_IP       as given to serve_pd.sh
   PREFILL_PORT, DECODE_PORT   (8100, 8200)
   QPS_LIST                    requests a second ("1 2 4 8")
@@ -52,7 +55,7 @@ main() {
   [[ ${1:-} == -h || ${1:-} == --help ]] && { help; exit 0; }
   [ "${1:-}" = --dry-run ] && { dry_run=(--dry-run); shift; }
   : "${PREFILL_PORT:=8100}" "${DECODE_PORT:=8200}" "${RESULTS_DIR:=results}" "${READY_TIMEOUT:=300}"
-  need_word MODE push pull
+  need_word MODE push pull engine-loop-pull engine-loop-pull-merged threaded-pull published-push published-push-merged
   need_set PREFILL_IP "the prefill host's address"
   need_set DECODE_IP "the decode host's address"
   need_number PREFILL_PORT 1 65535
@@ -61,15 +64,18 @@ main() {
   find_baton
   [ -z "${VLLM_SRC:-}" ] || say "VLLM_SRC is not needed: the router is part of baton"
 
-  wait_ready prefill "$PREFILL_IP" "$PREFILL_PORT"
-  wait_ready decode "$DECODE_IP" "$DECODE_PORT"
+  if [ ${#dry_run[@]} -eq 0 ]; then
+    wait_ready prefill "$PREFILL_IP" "$PREFILL_PORT"
+    wait_ready decode "$DECODE_IP" "$DECODE_PORT"
+  fi
   local command=("$BATON" sweep --modes "$MODE" --results-dir "$RESULTS_DIR"
     --prefill-url "$(url_of "$PREFILL_IP" "$PREFILL_PORT")" --decode-url "$(url_of "$DECODE_IP" "$DECODE_PORT")")
   [ -n "${ROUTER_URL:-}" ] && command+=(--router-url "$ROUTER_URL")
   [ -n "${POINT_SECONDS:-}" ] && command+=(--point-seconds "$POINT_SECONDS")
   [ -n "${BACKEND:-}" ] && command+=(--backend "$BACKEND")
   [ -n "${PROFILE:-}" ] && command+=(--profile "$PROFILE")
-  command+=("${dry_run[@]}" "$@")
+  if [ ${#dry_run[@]} -gt 0 ]; then exec "${command[@]}" --dry-run "$@"; fi
+  command+=("$@")
 
   # QPS_LIST, INPUT_LENS, OUTPUT_LENS, ITERATIONS and PREFILL_... are read by `baton sweep` itself. It becomes this process,
   # and its routers end with it: `cleanup.sh proxy` ends a sweep that runs in the background.

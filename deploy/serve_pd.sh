@@ -12,7 +12,9 @@ Starts one part of a pair on this host, and returns once its /health is 200.
   on a third, or any:   ROLE=proxy             PREFILL_IP=10.0.0.1 DECODE_IP=10.0.0.2 ./serve_pd.sh
 
 The mode is the only difference between two experiments: MODE=push is kv_connector NixlPushConnector, MODE=pull is
-NixlConnector, on both hosts. `run_sweep.sh` needs no proxy of its own, `cleanup.sh server|proxy` ends what this started.
+NixlConnector, on both hosts. Neither keeps prefixes: the modes are asked with the same prompts, and each has to compute and
+move every one of them whole. The published modes by name: MODE=pull PULL_LOOP=engine TRANSFER_STYLE=published is
+engine-loop-pull, MODE=push TRANSFER_STYLE=published is published-push. `run_sweep.sh` needs no proxy of its own, `cleanup.sh server|proxy` ends what this started.
 
 usage: VARIABLES ./serve_pd.sh [--dry-run | --foreground] [FLAGS of `baton serve`, or of `baton route` for ROLE=proxy]
   --dry-run     print the command line, start nothing
@@ -34,6 +36,8 @@ variables (default):
   PROFILE                     (qwen3-32b-tp8-h200)
   MODEL                       of cpu: a GGUF file, or smollm2
   SERVED_MODEL_NAME           the same on both (Qwen)
+  PULL_LOOP                   of MODE=pull: threaded, or engine as the published pull connector posts (threaded)
+  TRANSFER_STYLE              of timed: baton, published or published-merged (baton)
   MAX_NUM_SEQS                requests at once (8)
   MAX_MODEL_LEN               context in tokens (the profile's or model's)
   PROXY_IP, PROXY_PORT        where the proxy listens (127.0.0.1, 8000)
@@ -69,6 +73,14 @@ check() {
   need_set DECODE_IP "the decode host's address, as the proxy reaches it"
   need_word FABRIC libfabric shm auto
   need_word BACKEND timed cpu
+  if [ -n "${PULL_LOOP:-}" ]; then
+    need_word PULL_LOOP threaded engine
+    [ "$MODE" != push ] || wrong_use "PULL_LOOP is of MODE=pull, and MODE is 'push'"
+  fi
+  if [ -n "${TRANSFER_STYLE:-}" ]; then
+    need_word TRANSFER_STYLE baton published published-merged
+    [ "$BACKEND" = timed ] || wrong_use "TRANSFER_STYLE is of BACKEND=timed, and BACKEND is '$BACKEND'"
+  fi
   [ "$BACKEND" = timed ] || [ "$ROLE" = proxy ] || need_set MODEL "BACKEND=cpu needs a GGUF file, or smollm2"
   local name
   for name in PREFILL_PORT DECODE_PORT PROXY_PORT PREFILL_SIDE_CHANNEL_PORT DECODE_SIDE_CHANNEL_PORT; do
@@ -98,6 +110,10 @@ instance_command() {
   COMMAND+=(--served-model-name "$SERVED_MODEL_NAME" --max-num-seqs "$MAX_NUM_SEQS" --host "$HOST" --port "$PORT")
   [ -n "${MAX_MODEL_LEN:-}" ] && COMMAND+=(--max-model-len "$MAX_MODEL_LEN")
   [ "$BACKEND" = timed ] && COMMAND+=(--backend timed --profile "$PROFILE")
+  [ -n "${TRANSFER_STYLE:-}" ] && COMMAND+=(--transfer-style "$TRANSFER_STYLE")
+  [ -n "${PULL_LOOP:-}" ] && COMMAND+=(--pull-loop "$PULL_LOOP")
+  # A P that remembers the prompts of the mode before would compute nothing, and a D would fetch less than the whole.
+  COMMAND+=(--no-enable-prefix-caching)
   COMMAND+=(--fabric-provider "$FABRIC_PROVIDER")
   [ -n "${KV_PSK_FILE:-}" ] && COMMAND+=(--kv-psk-file "$KV_PSK_FILE")
   [ "${INSECURE:-}" = 1 ] && COMMAND+=(--insecure)
@@ -117,7 +133,7 @@ make_command() {
       instance_command
       COMMAND+=(--kv-transfer-config
         "$(kv_transfer_config kv_consumer 1 "$DECODE_ENGINE_ID" "$DECODE_IP" "$DECODE_SIDE_CHANNEL_PORT")"
-        --kv-allowed-peers "$PREFILL_IP" --no-enable-prefix-caching) # every request's full KV crosses
+        --kv-allowed-peers "$PREFILL_IP")
       ;;
     proxy)
       HOST=$PROXY_IP PORT=$PROXY_PORT

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bench/saturation.h"
 #include "serving/json.h"
 #include "serving/version.h"
 
@@ -130,6 +131,16 @@ Json emulation_json(const PointInfo& point, const Counters& c) {
           {"fill_s", or_null(c.fill_time)},       {"check_s", or_null(c.check_time)}};
 }
 
+// Blocks, as sampled during the load. `full`: the longest request of it would not have fitted in.
+Json pool_json(const std::optional<PoolUse>& use, const BenchRun& run, bool with_answer) {
+  if (!use) return nullptr;
+  std::uint64_t tokens = 0;
+  for (const RequestResult& r : run.load.results) {
+    tokens = std::max(tokens, std::uint64_t{r.input_len} + (with_answer ? r.output_len : 0));
+  }
+  return {{"blocks", use->blocks}, {"most_used", use->most_used}, {"full", is_full(*use, tokens)}};
+}
+
 void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
   std::vector<Interval> slots;
   for (const Handover* h : handovers(run)) {
@@ -140,6 +151,8 @@ void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
   out["slots"] = {{"max", used ? Json(used->max) : Json(nullptr)},
                   {"mean", used ? Json(used->mean) : Json(nullptr)},
                   {"p99", used ? Json(used->p99) : Json(nullptr)}};
+  out["kv_pool"] = {{"prefill", pool_json(run.prefill_pool, run, false)},
+                    {"decode", pool_json(run.decode_pool, run, true)}};
   const auto moving_from = [](const Handover& h) {
     return h.prefill.first_write != 0 ? h.prefill.first_write : h.decode.first_write;
   };
@@ -177,10 +190,12 @@ Json environment(const PointInfo& point, const BenchOptions& options, const Benc
   }
   if (fabric.empty()) fabric = first_fact(run, &InstanceFacts::fabric);
   const bool has_provider = fabric != "shm";
-  return {{"host", text_or_null(machine.host)},
-          {"kernel", text_or_null(machine.kernel)},
-          {"cpu", text_or_null(machine.cpu)},
-          {"cores", machine.cores},
+  return {{"driver",
+           {{"host", text_or_null(machine.host)},
+            {"kernel", text_or_null(machine.kernel)},
+            {"cpu", text_or_null(machine.cpu)},
+            {"cores", machine.cores}}},
+          {"servers", point.servers_are_elsewhere ? "elsewhere" : "on the driver's host"},
           {"fabric", text_or_null(fabric)},
           {"provider",
            has_provider ? text_or_null(first_fact(run, &InstanceFacts::provider)) : Json(nullptr)},
@@ -248,6 +263,16 @@ std::string emulated_label(const PointInfo& point, double scale) {
                      point.variant.empty() ? "" : ", ", point.variant);
 }
 
+void add_arrivals(const BenchRun& run, Json& out) {
+  const Arrivals a = arrivals_of(run.load.results);
+  out["saturated"] = or_null(is_saturated(a));
+  out["arrivals"] = {{"offered_per_s", or_null(a.offered_per_s)},
+                     {"answered_per_s", or_null(a.answered_per_s)},
+                     {"open_at_last_arrival", a.open_at_last_arrival},
+                     {"first_quarter_ms", or_null(a.first_quarter_ms)},
+                     {"last_quarter_ms", or_null(a.last_quarter_ms)}};
+}
+
 void add_lateness(const BenchRun& run, Json& out) {
   out["arrival_lateness_ms"] = {{"p50", or_null(run.metrics.lateness.median())},
                                 {"p99", or_null(run.metrics.lateness.percentile(99))},
@@ -272,6 +297,8 @@ MovedBytes moved_bytes(const BenchRun& run) {
       continue;
     }
     ++known;
+    out.cached_at_prefill += h->prefill.cached_tokens;
+    out.cached_at_decode += h->decode.cached_tokens;
     // Whoever moved them has counted them: P writes in push, D reads in pull.
     moved += h->prefill.first_write != 0 ? h->prefill.bytes : h->decode.bytes;
     expected += bytes_of_full_prompt(*h, block_size);
@@ -300,6 +327,7 @@ Json baton_key(const PointInfo& point, const BenchOptions& options, const BenchR
               {"settings", point.settings.empty() ? Json(nullptr) : Json::parse(point.settings)},
               {"variant", text_or_null(point.variant)},
               {"void", text_or_null(point.void_reason)}};
+  add_arrivals(run, out);
   out["second_token_ms"] = shape_with_spread(run.metrics.second_token);
   out["goodput"] = goodput_json(run);
   add_splits(run, out);

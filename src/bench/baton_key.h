@@ -17,6 +17,7 @@ nlohmann::ordered_json baton_key(const PointInfo& point, const BenchOptions& opt
 struct MovedBytes {
   std::optional<std::uint64_t> moved, expected;
   std::size_t missing = 0;
+  std::uint64_t cached_at_prefill = 0, cached_at_decode = 0;  // prompt tokens of these requests
 };
 MovedBytes moved_bytes(const BenchRun& run);
 

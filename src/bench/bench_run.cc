@@ -151,19 +151,22 @@ Result<BenchRun> run_bench(const BenchOptions& options) {
   run.slo = parse_goodput(options.goodput).value();
   run.model_id = target->model;
   run.date = date_now();
-  const bool is_pair = !options.prefill_url.empty() || !options.decode_url.empty();
-  const Counters counted = is_pair ? read_counters(options.prefill_url, options.decode_url)
-                                   : read_counters("", root_url(options));
+  Instances instances = find_instances(root_url(options), options.prefill_url, options.decode_url);
+  if (instances.all().empty()) instances.decode = {root_url(options)};  // one that does both
+  const std::map<std::string, Counters> counted = read_counters(instances.all());
+  PoolWatch pools(instances.all());
   const std::optional<CpuTicks> before = cpu_ticks();
   run.load = run_load(*plan, options, *target);
   const std::optional<CpuTicks> after = cpu_ticks();
+  const std::map<std::string, PoolUse> used = pools.stop();
+  run.prefill_pool = fullest(used, instances.prefill);
+  run.decode_pool = fullest(used, instances.decode);
+  run.counters = gained(counted, read_counters(instances.all()));
   if (before && after) run.cpu_busy_share = busy_share(*before, *after);
   run.metrics = measure(run.load.results, run.slo);
   const std::set<std::string> transfers = transfers_of(run.load);
   run.records =
       collect_records({root_url(options), options.prefill_url, options.decode_url}, transfers);
-  if (transfers.empty()) run.records.counters = read_counters("", root_url(options));
-  run.counters = since(counted, run.records.counters);
   return run;
 }
 

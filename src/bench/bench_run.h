@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "baton/result.h"
+#include "bench/instances.h"
 #include "bench/load.h"
 #include "bench/machine.h"
 #include "bench/metrics.h"
@@ -21,7 +22,8 @@ struct BenchRun {
   std::string model_id;
   std::string date;  // "20261130-090000", local time at the start
   Records records;
-  Counters counters;  // of the run: since its start where the instances' addresses were given
+  Counters counters;  // of the run alone: what an instance counted before is not in them
+  std::optional<PoolUse> prefill_pool, decode_pool;  // the fullest of each side; local: the latter
   std::optional<double> cpu_busy_share;
 };
 

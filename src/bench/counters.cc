@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bench/metric_line.h"
 #include "bench/summary.h"
 
 namespace baton::bench {
@@ -26,23 +27,12 @@ constexpr std::string_view kInfo = "baton_emulation_info";
 constexpr double kLostShare = 0.01;  // of the run
 constexpr double kLateShare = 0.05;  // of the steps' time: what the system's timers cost
 
-// The value of a label in `name{a="x",b="y"} 1`.
-std::string label(std::string_view line, std::string_view name) {
-  const std::string key = fmt::format("{}=\"", name);
-  for (std::size_t at = line.find(key); at != line.npos; at = line.find(key, at + 1)) {
-    if (line[at - 1] != '{' && line[at - 1] != ',') continue;  // the end of a longer name
-    const std::size_t from = at + key.size();
-    return std::string(line.substr(from, line.find('"', from) - from));
-  }
-  return "";
-}
-
 void read_line(std::string_view line, Counters& out) {
   const std::string_view name = line.substr(0, line.find_first_of("{ "));
   if (name == kInfo) {
-    out.profile = label(line, "profile");
-    out.scale = to_number(label(line, "kv_bytes_scale"));
-    out.link_rate = to_number(label(line, "link_bytes_per_second"));
+    out.profile = metric_label(line, "profile");
+    out.scale = to_number(metric_label(line, "kv_bytes_scale"));
+    out.link_rate = to_number(metric_label(line, "link_bytes_per_second"));
   }
   for (const auto& [known, field] : kFields) {
     if (name == known) out.*field = to_number(line.substr(line.rfind(' ') + 1));
@@ -62,7 +52,22 @@ Counters parse_counters(std::string_view page) {
 Counters since(const Counters& before, const Counters& after) {
   Counters out = after;
   for (const auto& [name, field] : kFields) {
-    if (out.*field && before.*field) *(out.*field) -= *(before.*field);
+    if (!(out.*field)) continue;
+    if (before.*field && *(before.*field) <= *(out.*field)) {
+      *(out.*field) -= *(before.*field);
+    } else {
+      (out.*field).reset();
+    }
+  }
+  return out;
+}
+
+Counters gained(const std::map<std::string, Counters>& before,
+                const std::map<std::string, Counters>& after) {
+  Counters out;
+  for (const auto& [url, page] : after) {
+    const auto first = before.find(url);
+    out = together(out, since(first == before.end() ? Counters{} : first->second, page));
   }
   return out;
 }

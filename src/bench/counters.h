@@ -2,6 +2,7 @@
 // nothing, as a real engine does.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,11 +19,16 @@ struct Counters {
 
 Counters parse_counters(std::string_view metrics_page);
 
-// What happened between two pages of the same instance.
+// What happened between two pages of the same instance. What the first one does not say, or says
+// more of (it began anew in between), is not known: its whole life is not the run's.
 Counters since(const Counters& before, const Counters& after);
 
 // Of two instances together.
 Counters together(const Counters& a, const Counters& b);
+
+// since(), of all instances together; by their URLs.
+Counters gained(const std::map<std::string, Counters>& before,
+                const std::map<std::string, Counters>& after);
 
 // Why figures of so many seconds with these counters are not those of the profile: "" if they are.
 std::string emulation_trouble(const Counters& counters, double run_seconds);

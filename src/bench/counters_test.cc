@@ -34,9 +34,23 @@ TEST(Counters, are_read_by_name_and_label) {
 TEST(Counters, count_from_the_start_of_the_run_and_both_sides) {
   const Counters c = parse_counters(kPage);
   EXPECT_DOUBLE_EQ(*since(c, c).overrun_time, 0);
-  EXPECT_DOUBLE_EQ(*since(Counters{}, c).overrun_time, 0.5);
+  EXPECT_FALSE(since(Counters{}, c).overrun_time.has_value()) << "of its whole life, not the run";
+  EXPECT_EQ(since(Counters{}, c).profile, "qwen3");
+  Counters anew = c;
+  anew.overrun_time = 0.1;
+  EXPECT_FALSE(since(c, anew).overrun_time.has_value()) << "it began anew meanwhile";
   EXPECT_DOUBLE_EQ(*together(c, c).step_time, 20);
   EXPECT_EQ(together(Counters{}, c).profile, "qwen3");
+}
+
+TEST(Counters, of_an_instance_that_came_later_are_not_the_runs) {
+  Counters c = parse_counters(kPage);
+  Counters later = c;
+  later.overrun_time = 0.75;
+  const Counters all = gained({{"a", c}}, {{"a", later}, {"b", c}});
+  EXPECT_DOUBLE_EQ(*all.overrun_time, 0.25);
+  EXPECT_EQ(all.profile, "qwen3");
+  EXPECT_EQ(gained({}, {}).profile, "");
 }
 
 TEST(Counters, say_when_this_machine_was_the_limit) {

@@ -126,9 +126,11 @@ void add_servers(CLI::App& app, SweepOptions& o) {
       ->capture_default_str()
       ->each(note(o.given.prefill));
   app.add_option("--first-token", o.first_token, "who gives it: decode (as published) or prefill")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(note(o.given.first_token));
   app.add_option("--max-num-seqs", o.max_num_seqs, "slots of each instance; 0: no limit")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each(note(o.given.max_num_seqs));
   app.add_option("--posting-cost", o.posting_cost,
                  "of timed: microseconds a descriptor, in the modes that pay it; default: the\n"
                  "profile's");

@@ -21,12 +21,14 @@ struct Handover {
     std::int64_t ready = 0, registered = 0, first_write = 0, last_write = 0, last_byte = 0;
     std::int64_t told = 0, ended = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t cached_tokens = 0;  // of the prompt, found in its prefix cache
   } prefill;
   struct {
     std::int64_t submitted = 0, started = 0, registered = 0, last_byte = 0, final_came = 0;
     std::int64_t first_write = 0, last_write = 0;  // of a D that reads (pull)
     std::int64_t told = 0, first_step = 0, first_token = 0, last_token = 0, ended = 0;
     std::uint64_t bytes = 0, bytes_planned = 0, blocks = 0, prompt_tokens = 0;
+    std::uint64_t cached_tokens = 0;
   } decode;
   std::string outcome;  // D's
   std::uint64_t writes = 0;

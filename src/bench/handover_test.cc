@@ -139,7 +139,7 @@ TEST(Bytes, of_a_full_prompt_follow_from_the_plan_of_its_blocks) {
 
 constexpr char kRecordsPage[] = R"({"transfers": [
   {"side": "prefill", "transfer_id": "aa", "bytes": 64, "writes": 2, "fabric": "shm",
-   "times": {"submitted": 5, "pieces_ready": [7, 9], "registered": 8, "last_write": 0}},
+   "cached_prompt_tokens": 48, "times": {"submitted": 5, "pieces_ready": [7, 9], "registered": 8, "last_write": 0}},
   {"side": "decode", "transfer_id": "aa", "bytes": 64, "bytes_planned": 64, "blocks": 2,
    "outcome": "done", "times": {"told": 20}},
   {"side": "prefill", "transfer_id": "bb", "times": {"submitted": 1}}],
@@ -156,6 +156,8 @@ TEST(Records, are_joined_by_transfer_and_moved_to_our_clock) {
   EXPECT_EQ(h.prefill.last_write, 0) << "what did not happen stays so";
   EXPECT_EQ(h.decode.told, 120);
   EXPECT_EQ(h.decode.blocks, 2U);
+  EXPECT_EQ(h.prefill.cached_tokens, 48U);
+  EXPECT_EQ(h.decode.cached_tokens, 0U);
   EXPECT_EQ(h.writes, 2U);
 }
 

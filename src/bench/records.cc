@@ -76,6 +76,7 @@ void read_prefill(const Json& record, const Times& times, Handover& out) {
   out.prefill.told = times.at("told");
   out.prefill.ended = times.at("ended");
   out.prefill.bytes = serving::uint_or(record, "bytes", 0);
+  out.prefill.cached_tokens = serving::uint_or(record, "cached_prompt_tokens", 0);
   read_fabric(record, out);
   out.writes = std::max(out.writes, serving::uint_or(record, "writes", 0));
   out.runs = std::max(out.runs, serving::uint_or(record, "runs", 0));
@@ -98,6 +99,7 @@ void read_decode(const Json& record, const Times& times, Handover& out) {
   out.decode.bytes = serving::uint_or(record, "bytes", 0);
   out.decode.bytes_planned = serving::uint_or(record, "bytes_planned", 0);
   out.decode.prompt_tokens = serving::uint_or(record, "prompt_tokens", 0);
+  out.decode.cached_tokens = serving::uint_or(record, "cached_prompt_tokens", 0);
   out.decode.blocks = serving::uint_or(record, "blocks", 0);
   read_fabric(record, out);
   out.outcome = serving::text_or(record, "outcome", "");
@@ -162,9 +164,6 @@ void collect_side(const std::set<std::string>& urls, const std::set<std::string>
       facts.push_back(parse_instance_facts(info->body));
       facts.back().url = url;
     }
-    if (const auto page = get(url + "/metrics", out.troubles)) {
-      out.counters = together(out.counters, parse_counters(page->body));
-    }
     const auto page = get(url + "/debug/transfers", out.troubles);
     if (!page) continue;
     const Json parsed = serving::parse_json(page->body).value_or(Json::object());
@@ -188,14 +187,11 @@ InstanceFacts parse_instance_facts(std::string_view body) {
   return out;
 }
 
-Counters read_counters(const std::string& prefill_url, const std::string& decode_url) {
-  Counters out;
+std::map<std::string, Counters> read_counters(const std::set<std::string>& urls) {
+  std::map<std::string, Counters> out;
   std::vector<std::string> ignored;
-  for (const std::string& url : {prefill_url, decode_url}) {
-    if (url.empty()) continue;
-    if (const auto page = get(url + "/metrics", ignored)) {
-      out = together(out, parse_counters(page->body));
-    }
+  for (const std::string& url : urls) {
+    if (const auto page = get(url + "/metrics", ignored)) out[url] = parse_counters(page->body);
   }
   return out;
 }

@@ -24,7 +24,6 @@ InstanceFacts parse_instance_facts(std::string_view body);
 struct Records {
   std::map<std::string, Handover> by_transfer;
   std::vector<InstanceFacts> prefill, decode;
-  Counters counters;                  // of all instances, as far as they say
   std::vector<std::string> troubles;  // what could not be had, and why
 };
 
@@ -38,8 +37,8 @@ struct RecordSources {
 // hand-overs; those of `wanted` that they do not remember are missing in the answer.
 Records collect_records(const RecordSources& sources, const std::set<std::string>& wanted);
 
-// Of these instances together, now; what does not answer is left out.
-Counters read_counters(const std::string& prefill_url, const std::string& decode_url);
+// Of these instances, now, by URL; what does not answer is left out.
+std::map<std::string, Counters> read_counters(const std::set<std::string>& urls);
 
 // One page of GET /debug/transfers into `records`; `offset` moves its times to this host's clock.
 // False: no such page. Pure.

@@ -105,6 +105,19 @@ void add_details(const BenchRun& run, Json& out) {
   out["errors"] = std::move(errors);
 }
 
+// One answer of a hundred is no figure of the load that the point is named after.
+std::string failures_in_words(const BenchRun& run) {
+  const auto first = std::ranges::find(run.load.results, false, &RequestResult::ok);
+  return fmt::format("{} of {} requests failed; the first: {}: {}", run.metrics.failed,
+                     run.load.results.size(), first->cause, first->error);
+}
+
+bool is_loopback(std::string_view url) {
+  const std::size_t scheme = url.find("://");
+  if (scheme != url.npos) url.remove_prefix(scheme + 3);
+  return url.starts_with("127.") || url.starts_with("localhost") || url.starts_with("[::1]");
+}
+
 }  // namespace
 
 PointInfo point_of(const BenchOptions& o, const BenchRun& run) {
@@ -121,11 +134,14 @@ PointInfo point_of(const BenchOptions& o, const BenchRun& run) {
   point.emulated = !run.counters.profile.empty();
   point.profile = run.counters.profile;
   point.link_rate = run.counters.link_rate;
+  for (const std::string& url : {root_url(o), o.prefill_url, o.decode_url}) {
+    if (!url.empty() && !is_loopback(url)) point.servers_are_elsewhere = true;
+  }
   return point;
 }
 
 std::string void_reason(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
-  if (run.metrics.completed == 0) return "no request was answered";
+  if (run.load.results.empty()) return "no request was sent";
   const MovedBytes bytes = moved_bytes(run);
   if (bytes.missing > 0) {
     return fmt::format(
@@ -133,20 +149,35 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
         "(--transfer-records)?",
         bytes.missing, run.metrics.completed);
   }
-  if (bytes.moved && bytes.expected && *bytes.moved != *bytes.expected) {
-    return fmt::format("bytes moved {}, and the full prompts have {}", *bytes.moved,
-                       *bytes.expected);
+  // A P that remembers prompts computes less than what the point is named after.
+  if (bytes.cached_at_prefill > 0 && point.prefill == "computed") {
+    return fmt::format(
+        "P found {} prompt tokens in its prefix cache, and they were to be computed: start it "
+        "again, or with --no-enable-prefix-caching",
+        bytes.cached_at_prefill);
   }
+  if (bytes.moved && bytes.expected && *bytes.moved != *bytes.expected) {
+    const std::string why =
+        bytes.cached_at_decode == 0
+            ? ""
+            : fmt::format(": D found {} prompt tokens in its prefix cache", bytes.cached_at_decode);
+    return fmt::format("bytes moved {}, and the full prompts have {}{}", *bytes.moved,
+                       *bytes.expected, why);
+  }
+  if (run.metrics.failed > 0) return failures_in_words(run);
   const double late = run.metrics.lateness.percentile(99).value_or(0);
   if (!options.max_concurrency && late > 100) {
     return fmt::format("the load came late: p99 {:.0f} ms", late);
   }
+  // Real compute may take every core: it is the work that is measured, and more cores would be
+  // another engine. What it must not take from is the load's generator, and that the lateness above
+  // says. An emulated engine only waits.
   if (!point.emulated) return "";
   if (run.cpu_busy_share.value_or(0) > kBusiestCores) {
     return fmt::format(
-        "the cores were the limit: {:.0f} % busy, at most {:.0f} % for an emulated "
-        "point",
-        *run.cpu_busy_share * 100, kBusiestCores * 100);
+        "the {}cores were the limit: {:.0f} % busy, at most {:.0f} % for an emulated point",
+        point.servers_are_elsewhere ? "driver's " : "", *run.cpu_busy_share * 100,
+        kBusiestCores * 100);
   }
   return emulation_trouble(run.counters, seconds(run));
 }

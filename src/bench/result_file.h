@@ -26,14 +26,16 @@ struct PointInfo {
   std::string settings;
   std::string variant;
   std::vector<std::string> prefill_flags, decode_flags, route_flags;
+  // Not by a loopback address: what is known of this host's cores is the driver's alone.
+  bool servers_are_elsewhere = false;
   std::string void_reason;  // "": the point counts
 };
 
 // What the servers said themselves goes before what nobody said.
 PointInfo point_of(const BenchOptions& options, const BenchRun& run);
 
-// Why a point does not count: bytes moved unlike the full prompts', requests without a record, the
-// cores as the limit of an emulated point, nothing completed. "" if it counts.
+// Why a point does not count: bytes moved unlike the full prompts', requests without a record or
+// without an answer, a late load, the cores as the limit of an emulated point. "" if it counts.
 std::string void_reason(const PointInfo& point, const BenchOptions& options, const BenchRun& run);
 
 // JSON text, indented.

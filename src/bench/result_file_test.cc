@@ -168,13 +168,103 @@ TEST(ResultFile, a_point_whose_bytes_are_not_the_full_prompts_is_void_and_says_b
   EXPECT_THAT(result_of(run)["baton"]["void"].get<std::string>(), HasSubstr("full prompts"));
 }
 
+TEST(ResultFile, a_point_whose_prompts_p_remembered_is_void_where_they_were_to_be_computed) {
+  BenchRun run = one_request();
+  run.records.by_transfer["aa"].prefill.cached_tokens = 16;
+  PointInfo point;
+  EXPECT_EQ(void_reason(point, {}, run), "") << "nobody said that they were to be computed";
+  point.prefill = "cached";
+  EXPECT_EQ(void_reason(point, {}, run), "");
+  point.prefill = "computed";
+  EXPECT_THAT(void_reason(point, {}, run), HasSubstr("P found 16 prompt tokens"));
+}
+
+TEST(ResultFile, a_point_whose_d_remembered_prompts_says_so_where_bytes_are_short) {
+  BenchRun run = one_request();
+  run.records.by_transfer["aa"].decode.cached_tokens = 16;
+  run.records.by_transfer["aa"].prefill.bytes = 100;
+  EXPECT_EQ(void_of(run),
+            "bytes moved 100, and the full prompts have 200: D found 16 prompt tokens in its "
+            "prefix cache");
+}
+
+TEST(ResultFile, says_how_full_the_kv_pools_were) {
+  BenchRun run = one_request();
+  EXPECT_EQ(result_of(run)["baton"]["kv_pool"]["decode"], nullptr) << "nobody said";
+  run.decode_pool = PoolUse{100, 97, 16};   // 35 tokens need three blocks
+  run.prefill_pool = PoolUse{100, 99, 16};  // and a prompt two
+  const Json pool = result_of(run)["baton"]["kv_pool"];
+  EXPECT_EQ(pool["decode"]["blocks"], 100);
+  EXPECT_EQ(pool["decode"]["most_used"], 97);
+  EXPECT_EQ(pool["decode"]["full"], false);
+  EXPECT_EQ(pool["prefill"]["full"], true);
+}
+
 TEST(ResultFile, a_point_without_records_or_answers_is_void) {
   BenchRun run = one_request();
   run.records.by_transfer.clear();
   EXPECT_THAT(void_of(run), HasSubstr("1 of 1 hand-overs have no record"));
   run.load.results[0].ok = false;
   run.metrics = measure(run.load.results, {});
-  EXPECT_EQ(void_of(run), "no request was answered");
+  EXPECT_THAT(void_of(run), HasSubstr("1 of 1 requests failed"));
+  run.load.results.clear();
+  EXPECT_EQ(void_of(run), "no request was sent");
+}
+
+TEST(ResultFile, a_point_with_one_failed_request_is_void_and_says_how_many_and_why) {
+  BenchRun run = one_request();
+  RequestResult failed = run.load.results[0];
+  failed.ok = false;
+  failed.transfer_id.clear();
+  failed.cause = "http_503";
+  failed.error = "no instance is up";
+  run.load.results.push_back(failed);
+  failed.cause = "refused";
+  run.load.results.push_back(failed);
+  run.metrics = measure(run.load.results, {});
+  EXPECT_EQ(void_of(run), "2 of 3 requests failed; the first: http_503: no instance is up");
+}
+
+TEST(ResultFile, says_whether_the_servers_kept_up) {
+  BenchRun run = one_request();
+  EXPECT_EQ(result_of(run)["baton"]["saturated"], nullptr) << "one request says nothing";
+  RequestResult r = run.load.results[0];
+  r.transfer_id.clear();
+  run.load.results.clear();
+  for (int i = 0; i < 16; ++i) {
+    r.sent = r.due = milliseconds(100) * i;
+    r.first = r.sent + milliseconds(50);
+    r.second = r.sent + milliseconds(60);
+    r.last = r.sent + milliseconds(500);
+    run.load.results.push_back(r);
+  }
+  run.metrics = measure(run.load.results, {});
+  EXPECT_EQ(result_of(run)["baton"]["saturated"], false);
+  for (int i = 0; i < 16; ++i) {
+    RequestResult& late = run.load.results[static_cast<std::size_t>(i)];
+    *late.second += milliseconds(100) * i;
+    *late.last += milliseconds(100) * i;
+  }
+  const Json baton = result_of(run)["baton"];
+  EXPECT_EQ(baton["saturated"], true);
+  EXPECT_DOUBLE_EQ(baton["arrivals"]["offered_per_s"], 10);
+  EXPECT_DOUBLE_EQ(baton["arrivals"]["answered_per_s"], 5);
+  EXPECT_EQ(baton["arrivals"]["open_at_last_arrival"], 9);
+}
+
+TEST(ResultFile, names_the_machine_it_knows_as_the_drivers) {
+  BenchOptions o;
+  o.base_url = "http://127.0.0.1:8000";
+  const Json here = result_of(one_request(), o)["baton"]["environment"];
+  EXPECT_TRUE(here["driver"]["cores"].is_number());
+  EXPECT_EQ(here["servers"], "on the driver's host");
+  o.decode_url = "http://10.0.0.2:8200";
+  EXPECT_EQ(result_of(one_request(), o)["baton"]["environment"]["servers"], "elsewhere");
+  BenchRun run = one_request();
+  run.counters.profile = "p";
+  run.cpu_busy_share = 0.95;
+  EXPECT_THAT(result_of(run, o)["baton"]["void"].get<std::string>(),
+              HasSubstr("the driver's cores were the limit"));
 }
 
 TEST(ResultFile, an_emulated_point_is_void_where_the_cores_were_the_limit) {

@@ -4,6 +4,7 @@
 
 #include "bench/baton_key.h"
 #include "bench/result_file.h"
+#include "bench/saturation.h"
 
 namespace baton::bench {
 namespace {
@@ -79,6 +80,12 @@ std::string result_table(const PointInfo& point, const BenchOptions& options, co
   add_metric(out, "End-to-end Latency", "E2EL", m.e2el, percents);
   add_handover(out, run);
   out += std::string(kWidth, '=') + "\n";
+  const Arrivals arrivals = arrivals_of(run.load.results);
+  if (is_saturated(arrivals).value_or(false)) {
+    out += fmt::format(
+        "Saturated: {:.2f} a second offered, {:.2f} answered, {} open at the last arrival\n",
+        *arrivals.offered_per_s, *arrivals.answered_per_s, arrivals.open_at_last_arrival);
+  }
   if (!point.void_reason.empty()) out += "This run does not count: " + point.void_reason + "\n";
   for (const std::string& trouble : run.records.troubles) out += "no records: " + trouble + "\n";
   return out;

@@ -3,21 +3,23 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "base/printable.h"
+#include "bench/instances.h"
 #include "http/client.h"
+#include "serving/json.h"
 
 namespace baton::bench {
 namespace {
 
 using serving::InstanceInfo;
+using serving::Json;
 
 using Problems = std::vector<std::string>;
 
-constexpr std::string_view kProfile = "profile ";
-constexpr std::string_view kPrefill = "prefill ";
 constexpr std::size_t kShownMax = 300;  // bytes of one text of a server
 
 Result<InstanceInfo> ask(std::string_view flag, std::string url) {
@@ -48,19 +50,57 @@ void add(std::string_view what, std::string_view given, std::string_view side,
   problems.push_back(fmt::format("{} {}, and {} says {}", what, given, side, shown(said)));
 }
 
-// The word of its emulation that follows `key`, as "transfer style " in Emulation::text(); "" if it
-// says none.
-std::string word_after(std::string_view key, const InstanceInfo& info) {
-  const std::size_t at = info.emulated.find(key);
-  if (at == std::string::npos) return "";
-  const std::size_t begin = at + key.size();
-  return info.emulated.substr(begin, info.emulated.find_first_of(", ", begin) - begin);
+std::string text(std::optional<double> number) {
+  return number ? fmt::format("{:g}", *number) : "";
 }
 
-void check_word(std::string_view flag, std::string_view given, std::string_view key,
-                std::string_view side, const InstanceInfo& info, Problems& problems) {
-  const std::string said = word_after(key, info);
-  if (!said.empty() && said != given) add(flag, given, side, said, problems);
+// What both must be alike in, as words; "": it does not say.
+struct Fact {
+  std::string_view name;
+  std::string (*of)(const InstanceInfo&);
+};
+std::string profile_of(const InstanceInfo& i) {
+  return i.emulation ? i.emulation->profile : "";
+}
+std::string prefill_of(const InstanceInfo& i) {
+  return i.emulation ? i.emulation->prefill : "";
+}
+std::string posting_cost_of(const InstanceInfo& i) {
+  return i.emulation ? text(i.emulation->posting_cost_us) : "";
+}
+constexpr Fact kShared[] = {
+    {"profile", profile_of},
+    {"prefill", prefill_of},
+    {"KV bytes scale",
+     [](const InstanceInfo& i) { return i.emulation ? text(i.emulation->kv_bytes_scale) : ""; }},
+    {"posting cost (us)", posting_cost_of},
+    {"transfer style", [](const InstanceInfo& i) { return i.transfer_style; }},
+    {"model (fingerprint of its weights)", [](const InstanceInfo& i) { return i.weights; }}};
+
+void check_alike(const RunningPair& pair, Problems& problems) {
+  for (const Fact& fact : kShared) {
+    const std::string p = fact.of(pair.prefill), d = fact.of(pair.decode);
+    if (p.empty() || d.empty() || p == d) continue;
+    problems.push_back(
+        fmt::format("{}: prefill says {}, and decode says {}", fact.name, shown(p), shown(d)));
+  }
+}
+
+void compare(std::string_view what, std::string_view given, std::string_view side,
+             const std::string& said, Problems& problems) {
+  if (!said.empty() && said != given) add(what, given, side, said, problems);
+}
+
+void check_slots(std::string_view side, const InstanceInfo& info, const SweepOptions& o,
+                 Problems& problems) {
+  if (!o.given.max_num_seqs || info.max_num_seqs == 0) return;
+  const bool fits =
+      o.max_num_seqs == 0 ? info.max_num_seqs >= kNoSlotLimit : info.max_num_seqs == o.max_num_seqs;
+  if (fits) return;
+  const std::string given = o.max_num_seqs == 0
+                                ? fmt::format("0 (no limit: {} or more)", kNoSlotLimit)
+                                : std::to_string(o.max_num_seqs);
+  add("--max-num-seqs", given, side, std::to_string(info.max_num_seqs), problems);
 }
 
 void check_side(std::string_view side, const InstanceInfo& info, const SweepMode& mode,
@@ -68,6 +108,7 @@ void check_side(std::string_view side, const InstanceInfo& info, const SweepMode
   if (info.mode != mode.router_mode) {
     add("mode", fmt::format("{} ({})", mode.name, mode.router_mode), side, info.mode, problems);
   }
+  check_slots(side, info, o, problems);
   const bool is_timed = o.backend == "timed";
   if (is_timed == info.emulated.empty()) {
     add("--backend", o.backend, side, is_timed ? "that it computes itself" : info.emulated,
@@ -75,11 +116,33 @@ void check_side(std::string_view side, const InstanceInfo& info, const SweepMode
     return;
   }
   if (!is_timed) return;
-  check_word("--profile", o.profile, kProfile, side, info, problems);
-  check_word("--prefill", o.prefill, kPrefill, side, info, problems);
-  if (!mode.transfer_style.empty()) {
-    check_word("transfer style", mode.transfer_style, "transfer style ", side, info, problems);
+  // What was not given is P's word: unlike ones are named by check_alike().
+  if (o.given.profile) compare("--profile", o.profile, side, profile_of(info), problems);
+  if (o.given.prefill) compare("--prefill", o.prefill, side, prefill_of(info), problems);
+  if (o.posting_cost) {
+    compare("--posting-cost", text(o.posting_cost), side, posting_cost_of(info), problems);
   }
+  if (!mode.transfer_style.empty()) {
+    compare("transfer style", mode.transfer_style, side, info.transfer_style, problems);
+  }
+}
+
+Json side_json(const InstanceInfo& info) {
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? Json(nullptr) : Json(text);
+  };
+  const auto number = [](std::uint64_t value) { return value == 0 ? Json(nullptr) : Json(value); };
+  const auto& e = info.emulation;
+  return {{"model", text_or_null(info.weights)},
+          {"max_num_seqs", number(info.max_num_seqs)},
+          {"kv_blocks", number(info.blocks_total)},
+          {"prefix_caching", info.prefix_caching ? Json(*info.prefix_caching) : Json(nullptr)},
+          {"threads", info.threads ? Json(*info.threads) : Json(nullptr)},
+          {"pull_loop", text_or_null(info.pull_loop)},
+          {"transfer_style", text_or_null(info.transfer_style)},
+          {"kv_bytes_scale", e ? Json(e->kv_bytes_scale) : Json(nullptr)},
+          {"link_bytes_per_second", e ? Json(e->link_bytes_per_second) : Json(nullptr)},
+          {"posting_cost_us", e ? Json(e->posting_cost_us) : Json(nullptr)}};
 }
 
 // The coordinates of P that the article's scripts are given. Here P says them itself.
@@ -104,24 +167,39 @@ void check_given(const InstanceInfo& p, const SweepOptions& o, Problems& problem
 
 }  // namespace
 
-Result<RunningPair> ask_running_pair(const SweepOptions& options) {
-  auto prefill = ask("--prefill-url", options.prefill_url);
-  if (!prefill) return tl::unexpected<Error>(prefill.error());
-  auto decode = ask("--decode-url", options.decode_url);
-  if (!decode) return tl::unexpected<Error>(decode.error());
-  return RunningPair{std::move(*prefill), std::move(*decode)};
+Result<std::vector<RunningPair>> ask_running(const SweepOptions& options) {
+  const Instances instances =
+      find_instances(options.router_url, options.prefill_url, options.decode_url);
+  std::vector<RunningPair> out;
+  if (instances.prefill.empty() || instances.decode.empty()) return out;
+  const bool is_named = !options.prefill_url.empty() && !options.decode_url.empty();
+  const auto ask_side = [&](const char* flag, const std::set<std::string>& urls,
+                            std::vector<InstanceInfo>& side) -> Status {
+    for (const std::string& url : urls) {
+      auto info = ask(is_named ? flag : "--router-url lists", url);
+      if (!info) return tl::unexpected<Error>(info.error());
+      side.push_back(std::move(*info));
+    }
+    return {};
+  };
+  std::vector<InstanceInfo> prefill, decode;
+  Status asked = ask_side("--prefill-url", instances.prefill, prefill);
+  if (asked) asked = ask_side("--decode-url", instances.decode, decode);
+  if (!asked) return tl::unexpected<Error>(asked.error());
+  for (std::size_t i = 0; i < std::max(prefill.size(), decode.size()); ++i) {
+    out.push_back({prefill[i % prefill.size()], decode[i % decode.size()]});
+  }
+  return out;
 }
 
 SweepOptions adopt(const RunningPair& pair, const SweepOptions& options) {
   SweepOptions out = options;
   const InstanceInfo& p = pair.prefill;
   if (!out.given.backend) out.backend = p.emulated.empty() ? "cpu" : "timed";
-  const auto take = [&p](bool is_given, std::string_view key, std::string& field) {
-    const std::string said = is_given ? "" : word_after(key, p);
-    if (!said.empty()) field = said;
-  };
-  take(out.given.profile, kProfile, out.profile);
-  take(out.given.prefill, kPrefill, out.prefill);
+  if (!out.given.profile) out.profile = profile_of(p);
+  if (!out.given.prefill) out.prefill = p.emulated.empty() ? "computed" : prefill_of(p);
+  if (!out.given.max_num_seqs) out.max_num_seqs = pair.decode.max_num_seqs;
+  out.servers = Json{{"prefill", side_json(p)}, {"decode", side_json(pair.decode)}}.dump();
   return out;
 }
 
@@ -136,6 +214,11 @@ Status check_running_pair(const RunningPair& pair, const SweepMode& mode,
   }
   check_side("prefill", pair.prefill, mode, options, problems);
   check_side("decode", pair.decode, mode, options, problems);
+  // D posts the reads.
+  if (!mode.pull_loop.empty()) {
+    compare("pull loop", mode.pull_loop, "decode", pair.decode.pull_loop, problems);
+  }
+  check_alike(pair, problems);
   check_given(pair.prefill, options, problems);
   if (problems.empty()) return {};
   return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));

@@ -1,7 +1,9 @@
-// Running instances that a sweep is told to take (--prefill-url, --decode-url): what they say of
-// themselves against what the sweep was told. A result must not carry a name that the servers do
-// not bear.
+// Running instances that a sweep is told to take (--prefill-url, --decode-url, or those that
+// --router-url lists): what they say of themselves against what the sweep was told. A result must
+// not carry a name that the servers do not bear.
 #pragma once
+
+#include <vector>
 
 #include "baton/result.h"
 #include "bench/sweep_modes.h"
@@ -14,15 +16,18 @@ struct RunningPair {
   serving::InstanceInfo prefill, decode;
 };
 
-// Asks both at GET /baton/instance, some seconds each at most. kUnavailable, naming the URL: nobody
-// answers, or not as an instance does.
-Result<RunningPair> ask_running_pair(const SweepOptions& options);
+// Asks each at GET /baton/instance, some seconds at most. Where a router has several, every one of
+// them is in some pair. Empty: a router that lists none, as of a server that is none of ours.
+// kUnavailable, naming the URL: an instance does not answer, or not as one does.
+Result<std::vector<RunningPair>> ask_running(const SweepOptions& options);
 
-// What was not said (SweepOptions::given) is what P says of itself. Pure.
+// What was not said (SweepOptions::given) is what P says of itself, the slots what D does; and
+// SweepOptions::servers is filled. Pure.
 SweepOptions adopt(const RunningPair& pair, const SweepOptions& options);
 
-// kInvalidArgument: every value of the sweep that the servers contradict, one a line, each with
-// both values. Pure.
+// kInvalidArgument: every value of the sweep or of its mode's name that the servers contradict, and
+// every one in which P and D contradict each other, one a line, each with both values. What one of
+// them does not say contradicts nothing. Pure.
 Status check_running_pair(const RunningPair& pair, const SweepMode& mode,
                           const SweepOptions& options);
 

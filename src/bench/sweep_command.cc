@@ -12,6 +12,7 @@
 #include "bench/bench_run.h"
 #include "bench/result_file.h"
 #include "bench/running_pair.h"
+#include "bench/saturation.h"
 #include "bench/sweep_plan.h"
 #include "bench/sweep_servers.h"
 
@@ -57,8 +58,8 @@ class Sweep {
   void say_what_comes() const {
     fmt::print("{} points, {} of them finished already; the other {} take about {:.0f} minutes\n",
                all_, all_ - points_.size(), points_.size(), minutes(left_from(0)));
-    if (options_.backend == "timed") {
-      fmt::print("emulated: compute is timed waits of profile {}\n", options_.profile);
+    if (!known_profile(options_).empty()) {
+      fmt::print("emulated: compute is timed waits of profile {}\n", known_profile(options_));
     }
     std::fflush(stdout);
   }
@@ -110,6 +111,13 @@ class Sweep {
       fmt::print("  baton {}\n", fmt::join(words, " "));
     };
     fmt::print("{}:\n", mode.name);
+    if (!options_.router_url.empty()) {
+      fmt::print("  {} runs already\n", options_.router_url);
+      return;
+    }
+    if (options_.is_running()) {
+      return line(route_command(mode, options_, options_.prefill_url, options_.decode_url));
+    }
     if (mode.is_local) return line(local_command(options_));
     line(prefill_command(mode, options_));
     line(decode_command(mode, options_));
@@ -140,11 +148,13 @@ class Sweep {
     info.iteration = point.iteration;
     info.settings = sweep_settings(options_).dump();
     info.variant = sweep_variant(options_);
-    info.first_token = options_.first_token;
-    info.prefill = options_.prefill;
-    if (options_.backend == "timed") {
+    info.first_token = known_first_token(options_);
+    info.prefill = known_prefill(options_);
+    // Of servers that nobody could ask their counters alone say it.
+    if (known_backend(options_) == "timed" &&
+        (!options_.is_running() || !options_.servers.empty())) {
       info.emulated = true;
-      info.profile = options_.profile;
+      info.profile = known_profile(options_);
     }
     info.prefill_flags = servers.prefill_flags();
     info.decode_flags = servers.decode_flags();
@@ -161,6 +171,18 @@ class Sweep {
     fmt::print("  TTFT p50 {} ms, TPOT p50 {} ms, {} answered, {} failed\n",
                ms(run.metrics.ttft.median()), ms(run.metrics.tpot.median()), run.metrics.completed,
                run.metrics.failed);
+    const Arrivals arrivals = arrivals_of(run.load.results);
+    if (is_saturated(arrivals).value_or(false)) {
+      fmt::print("  saturated: {:.2f} a second offered, {:.2f} answered\n", *arrivals.offered_per_s,
+                 *arrivals.answered_per_s);
+    }
+    for (const auto& [side, pool] :
+         {std::pair{"prefill", &run.prefill_pool}, {"decode", &run.decode_pool}}) {
+      if (*pool && is_full(**pool, point.input_len + point.output_len)) {
+        fmt::print("  the KV pool of {} was full: {} of {} blocks\n", side, (*pool)->most_used,
+                   (*pool)->blocks);
+      }
+    }
     return info.void_reason;
   }
 
@@ -169,19 +191,29 @@ class Sweep {
   std::vector<SweepPoint> points_;
 };
 
-// Running servers say what they are, and must be what the results will say of them.
+// Running servers say what they are, and must be what the results will say of them. Of those that
+// nobody can ask nothing is said.
 Exit take_running(const SweepGrid& grid, SweepOptions& options) {
-  if (options.prefill_url.empty() || options.decode_url.empty()) return Exit::kOk;
-  const Result<RunningPair> pair = ask_running_pair(options);
-  if (!pair) {
-    complain(kWho, pair.error().message);
+  if (!options.is_running()) return Exit::kOk;
+  const Result<std::vector<RunningPair>> pairs = ask_running(options);
+  if (!pairs && options.dry_run) {
+    // Whether a result was made with the same servers cannot be known, so all points are named.
+    fmt::print("all points, finished or not: {}\n", pairs.error().message);
+    options.force = true;
+    return Exit::kOk;
+  }
+  if (!pairs) {
+    complain(kSweep, pairs.error().message);
     return Exit::kOther;
   }
-  options = adopt(*pair, options);
-  const Status fits = check_running_pair(*pair, *find_mode(grid.modes.front()), options);
-  if (fits) return Exit::kOk;
-  complain(kWho, fits.error().message);
-  return Exit::kUsage;
+  if (!pairs->empty()) options = adopt(pairs->front(), options);
+  for (const RunningPair& pair : *pairs) {
+    const Status fits = check_running_pair(pair, *find_mode(grid.modes.front()), options);
+    if (fits) continue;
+    complain(kSweep, fits.error().message);
+    return Exit::kUsage;
+  }
+  return Exit::kOk;
 }
 
 }  // namespace

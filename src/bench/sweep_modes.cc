@@ -20,7 +20,6 @@ constexpr SweepMode kModes[] = {
     // As the servers themselves do it: the name for running ones, and that of the article's files.
     {"pull", false, kPull, "pull", "", "", false, false},
 };
-constexpr std::string_view kNoLimit = "1024";  // requests; more than any point has open
 
 void add(std::vector<std::string>& out, std::initializer_list<std::string_view> words) {
   for (const std::string_view word : words) out.emplace_back(word);
@@ -33,7 +32,7 @@ std::vector<std::string> instance(const SweepMode& mode, const SweepOptions& o) 
   std::vector<std::string> out = {"serve", "--no-enable-prefix-caching"};
   if (!o.model.empty()) out.push_back(o.model);
   add(out, {"--host", "127.0.0.1", "--port", "0", "--served-model-name", o.served_model_name});
-  add(out, {"--max-num-seqs", o.max_num_seqs == 0 ? kNoLimit : std::to_string(o.max_num_seqs)});
+  add(out, {"--max-num-seqs", std::to_string(o.max_num_seqs == 0 ? kNoSlotLimit : o.max_num_seqs)});
   if (o.backend == "timed") {
     add(out, {"--backend", "timed", "--profile", o.profile, "--prefill", o.prefill});
     if (!mode.transfer_style.empty()) add(out, {"--transfer-style", mode.transfer_style});

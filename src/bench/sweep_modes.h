@@ -2,6 +2,7 @@
 // knows them.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ struct SweepMode {
 std::span<const SweepMode> all_modes();
 std::vector<std::string> mode_names();
 const SweepMode* find_mode(std::string_view name);  // null if unknown
+
+// That an instance of a sweep without a slot limit has; more than any point has open.
+inline constexpr std::uint32_t kNoSlotLimit = 1024;
 
 // Arguments of `baton`, from the command's name on; ports are 0: each announces its own.
 std::vector<std::string> local_command(const SweepOptions& options);

@@ -82,7 +82,7 @@ Status check_running(const SweepOptions& o, const SweepGrid& grid) {
     return fail(Errc::kInvalidArgument,
                 "--prefill-url and --decode-url belong together, unless --router-url is given");
   }
-  const bool is_running = has_pair || !o.router_url.empty();
+  const bool is_running = o.is_running();
   const bool is_told = o.prefill_tp_size != 0 || o.prefill_pp_size != 0 ||
                        o.prefill_side_channel_port != 0 || !o.prefill_engine_id.empty() ||
                        !o.prefill_kv_host.empty();
@@ -91,6 +91,12 @@ Status check_running(const SweepOptions& o, const SweepGrid& grid) {
                 "--prefill-tp-size, --prefill-pp-size, --prefill-engine-id, --prefill-kv-host and "
                 "--prefill-side-channel-port (also as PREFILL_...) are compared with running "
                 "servers: name them with --prefill-url and --decode-url");
+  }
+  if (is_running && !o.serve_flags.empty()) {
+    return bad("--serve-flag", "absent: running servers have their flags", o.serve_flags.front());
+  }
+  if (is_running && !o.model.empty()) {
+    return bad("--model", "absent: running servers have their model", o.model);
   }
   if (is_running && grid.modes.size() != 1) {
     return bad("--modes", "the one mode of the running servers", o.modes);

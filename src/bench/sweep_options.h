@@ -40,12 +40,17 @@ struct SweepOptions {
   std::optional<double> posting_cost;          // microseconds; of the modes that pay it
   std::size_t transfer_records = 1024;         // that each server keeps
   std::vector<std::string> serve_flags;        // for every instance, as `baton serve` has them
-  // Which of the three above were said, and not only left at their defaults. Of running servers the
-  // others are what they say themselves.
+  // Which of the above were said, and not only left at their defaults. Of running servers the
+  // others are what they say themselves, and where they say nothing, not known.
   struct Given {
-    bool backend = false, profile = false, prefill = false;
+    bool backend = false, profile = false, prefill = false, first_token = false,
+         max_num_seqs = false;
   } given;
   std::string router_url, prefill_url, decode_url;  // running servers, of one mode
+  bool is_running() const { return !router_url.empty() || !prefill_url.empty(); }
+  // What running ones said of themselves: {"prefill": {...}, "decode": {...}}; "": nobody was
+  // asked.
+  std::string servers;
   // What the article's scripts are told of P; running servers say it themselves, and are compared.
   // 0 and "": not given.
   std::uint32_t prefill_tp_size = 0, prefill_pp_size = 0;

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "base/random.h"
+#include "bench/summary.h"
+#include "bench/sweep_modes.h"
 #include "serving/json.h"
 
 namespace baton::bench {
@@ -16,6 +20,21 @@ using serving::Json;
 
 constexpr double kStartSeconds = 2.5;  // servers up and down again, warm-up
 constexpr double kTailSeconds = 1.5;   // the last requests, after the last arrival
+
+// By --serve-flag, else one a core.
+std::uint64_t told_threads(const SweepOptions& o) {
+  constexpr std::string_view kFlag = "--threads";
+  for (std::size_t i = 0; i < o.serve_flags.size(); ++i) {
+    std::string_view word = o.serve_flags[i];
+    if (!word.starts_with(kFlag)) continue;
+    word.remove_prefix(kFlag.size());
+    if (word.empty() && i + 1 < o.serve_flags.size()) word = o.serve_flags[i + 1];
+    if (word.starts_with('=')) word.remove_prefix(1);
+    const std::optional<double> count = to_number(word);
+    if (count && *count >= 1) return static_cast<std::uint64_t>(*count);
+  }
+  return std::max(1U, std::thread::hardware_concurrency());
+}
 
 // Points differ in it, modes do not.
 std::uint64_t seed_of(const SweepPoint& point, std::uint64_t seed) {
@@ -29,14 +48,40 @@ std::uint64_t seed_of(const SweepPoint& point, std::uint64_t seed) {
   return out >> 16;  // every reader of JSON numbers takes 48 bits
 }
 
-Status same(const Json& file, std::string_view key, const Json& wanted) {
+Status same(const Json& file, std::string_view key, const Json& wanted, std::string path = "") {
   const Json* found = find(file, key);
   const Json value = found == nullptr ? Json(nullptr) : *found;
   if (value == wanted) return {};
+  path += key;
+  if (value.is_object() && wanted.is_object()) {
+    for (auto it = wanted.begin(); it != wanted.end(); ++it) {
+      if (Status status = same(value, it.key(), it.value(), path + "."); !status) return status;
+    }
+  }
   return fail(Errc::kMismatch,
               fmt::format("it was made with {} {}, and this sweep has {}: another --results-dir, "
                           "or --force",
-                          key, serving::shown(value), serving::shown(wanted)));
+                          path, serving::shown(value), serving::shown(wanted)));
+}
+
+// How many threads computed, of real compute: on this host own servers have a core each only if
+// they are told so.
+std::string threads_in_words(const SweepOptions& o) {
+  if (known_backend(o) != "cpu") return "";
+  const auto words = [](std::uint64_t n) {
+    return fmt::format("{} thread{}", n, n == 1 ? "" : "s");
+  };
+  if (!o.is_running()) return words(told_threads(o)) + " an instance";
+  if (o.servers.empty()) return "";
+  const Json said = Json::parse(o.servers);
+  const auto of = [&said](const char* side) {
+    const Json* instance = find(said, side);
+    return instance == nullptr ? 0 : serving::uint_or(*instance, "threads", 0);
+  };
+  const std::uint64_t p = of("prefill"), d = of("decode");
+  if (p == 0 || d == 0) return "";
+  if (p == d) return words(p) + " an instance";
+  return fmt::format("prefill {}, decode {}", words(p), words(d));
 }
 
 }  // namespace
@@ -96,15 +141,39 @@ BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
   return out;
 }
 
+std::string known_backend(const SweepOptions& o) {
+  return o.is_running() && o.servers.empty() && !o.given.backend ? "" : o.backend;
+}
+
+std::string known_profile(const SweepOptions& o) {
+  const bool is_known = !o.is_running() || !o.servers.empty() || o.given.profile;
+  return is_known && known_backend(o) == "timed" ? o.profile : "";
+}
+
+std::string known_prefill(const SweepOptions& o) {
+  return o.is_running() && o.servers.empty() && !o.given.prefill ? "" : o.prefill;
+}
+
+std::string known_first_token(const SweepOptions& o) {
+  return !o.router_url.empty() && !o.given.first_token ? "" : o.first_token;
+}
+
 Json sweep_settings(const SweepOptions& o) {
-  const bool is_timed = o.backend == "timed";
-  return {{"backend", o.backend},
-          {"model", is_timed ? Json(nullptr) : Json(o.model)},
-          {"profile", is_timed ? Json(o.profile) : Json(nullptr)},
-          {"prefill", o.prefill},
-          {"first_token", o.first_token},
-          {"max_num_seqs", o.max_num_seqs},
+  const auto text = [](const std::string& value) {
+    return value.empty() ? Json(nullptr) : Json(value);
+  };
+  // 0 that running servers were adopted with: they did not say; else: no limit.
+  const bool is_slots_known =
+      !o.is_running() || o.given.max_num_seqs || (!o.servers.empty() && o.max_num_seqs != 0);
+  return {{"backend", text(known_backend(o))},
+          {"model", text(o.model)},
+          {"profile", text(known_profile(o))},
+          {"prefill", text(known_prefill(o))},
+          {"first_token", text(known_first_token(o))},
+          {"servers", o.servers.empty() ? Json(nullptr) : Json::parse(o.servers)},
+          {"max_num_seqs", is_slots_known ? Json(o.max_num_seqs) : Json(nullptr)},
           {"posting_cost_us", o.posting_cost ? Json(*o.posting_cost) : Json(nullptr)},
+          {"point_seconds", o.point_seconds},
           {"num_warmups", o.num_warmups},
           {"serve_flags", o.serve_flags},
           {"goodput", o.goodput},
@@ -113,8 +182,12 @@ Json sweep_settings(const SweepOptions& o) {
 
 std::string sweep_variant(const SweepOptions& o) {
   std::vector<std::string> out;
-  if (o.max_num_seqs == 0) out.emplace_back("no slot limit");
+  const bool is_told = !o.is_running() || o.given.max_num_seqs;
+  const bool is_without = is_told ? o.max_num_seqs == 0 : o.max_num_seqs >= kNoSlotLimit;
+  if (is_without) out.emplace_back("no slot limit");
   if (o.posting_cost) out.push_back(fmt::format("posting cost {:g} us", *o.posting_cost));
+  const std::string threads = threads_in_words(o);
+  if (!threads.empty()) out.push_back(threads);
   return fmt::format("{}", fmt::join(out, ", "));
 }
 

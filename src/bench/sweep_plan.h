@@ -34,9 +34,16 @@ Duration expected_time(const SweepPoint& point);
 BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
                            const std::string& base_url);
 
+// What is known of these: said to the sweep, or by running servers of themselves; "": by nobody.
+std::string known_backend(const SweepOptions& options);
+std::string known_profile(const SweepOptions& options);
+std::string known_prefill(const SweepOptions& options);
+std::string known_first_token(const SweepOptions& options);
+
 // Every setting that changes a result, as each result of a sweep has it.
 nlohmann::ordered_json sweep_settings(const SweepOptions& options);
-// In words, those that are not the article's: "no slot limit, posting cost 0 us"; "": none.
+// In words, those that are not the article's: "no slot limit, posting cost 0 us"; of real compute
+// how many threads an instance had; "": none.
 std::string sweep_variant(const SweepOptions& options);
 
 // What a result file that is there already says.

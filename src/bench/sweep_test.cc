@@ -132,9 +132,12 @@ RunningPair emulated_pair() {
   pair.decode.role = "kv_consumer";
   for (auto* info : {&pair.prefill, &pair.decode}) {
     info->mode = "push";
-    info->emulated =
-        "emulated: profile qwen3-32b-tp8-h200 (Qwen/Qwen3-32B, bfloat16, one rank of TP 8), KV "
-        "bytes / 32, prefill computed, transfer style baton, link 1331250000 bytes/s";
+    info->emulated = "emulated: profile qwen3-32b-tp8-h200 (Qwen/Qwen3-32B, one rank of TP 8)";
+    info->emulation = {"qwen3-32b-tp8-h200", "computed", 32, 1'331'250'000, 1.5};
+    info->transfer_style = "baton";
+    info->max_num_seqs = 8;
+    info->weights = "w";
+    info->prefix_caching = false;
   }
   pair.prefill.engine_id = "prefill-engine-001";
   pair.prefill.handover_host = "10.0.0.1";
@@ -145,6 +148,13 @@ RunningPair emulated_pair() {
 std::string contradiction(const RunningPair& pair, std::string_view mode, const SweepOptions& o) {
   const Status fits = check_running_pair(pair, *find_mode(mode), o);
   return fits ? "" : fits.error().message;
+}
+
+SweepOptions running() {
+  SweepOptions o;
+  o.prefill_url = "http://10.0.0.1:8100";
+  o.decode_url = "http://10.0.0.2:8200";
+  return o;
 }
 
 TEST(RunningPair, says_what_it_is_and_what_it_was_told_must_agree) {
@@ -179,13 +189,6 @@ TEST(RunningPair, no_result_gets_a_name_that_the_servers_do_not_bear) {
             "mode pull (pull), and prefill says push\nmode pull (pull), and decode says push");
   EXPECT_THAT(contradiction(pair, "published-push", o),
               HasSubstr("transfer style published, and prefill says baton"));
-  o.profile = "deepseek-v3-tp8-h200";
-  EXPECT_THAT(contradiction(pair, "push", o),
-              HasSubstr("--profile deepseek-v3-tp8-h200, and decode says qwen3-32b-tp8-h200"));
-  o = {};
-  o.prefill = "cached";
-  EXPECT_THAT(contradiction(pair, "push", o), HasSubstr("--prefill cached, and decode says comp"));
-  o = {};
   o.backend = "cpu";
   EXPECT_THAT(contradiction(pair, "push", o),
               HasSubstr("--backend cpu, and prefill says emulated"));
@@ -198,20 +201,131 @@ TEST(RunningPair, no_result_gets_a_name_that_the_servers_do_not_bear) {
               AllOf(HasSubstr("it says kv_consumer"), HasSubstr("it says kv_producer")));
 }
 
-TEST(RunningPair, says_what_nobody_said) {
-  SweepOptions o;
+TEST(RunningPair, a_mode_of_pull_is_one_of_its_loop_and_style) {
   RunningPair pair = emulated_pair();
-  pair.prefill.emulated = "emulated: profile deepseek-v3-tp8-h200 (x), prefill cached, link 1";
-  EXPECT_EQ(adopt(pair, o).backend, "timed");
-  EXPECT_EQ(adopt(pair, o).profile, "deepseek-v3-tp8-h200");
-  EXPECT_EQ(adopt(pair, o).prefill, "cached");
-  o.given = {true, true, true};
+  for (auto* info : {&pair.prefill, &pair.decode}) {
+    info->mode = "pull";
+    info->pull_loop = "threaded";
+  }
+  EXPECT_EQ(contradiction(pair, "threaded-pull", {}), "");
+  EXPECT_EQ(contradiction(pair, "pull", {}), "");
+  EXPECT_THAT(contradiction(pair, "engine-loop-pull", {}),
+              AllOf(HasSubstr("pull loop engine, and decode says threaded"),
+                    HasSubstr("transfer style published, and decode says baton")));
+  pair.decode.pull_loop = "engine";
+  EXPECT_EQ(contradiction(pair, "threaded-pull", {}), "pull loop threaded, and decode says engine");
+  pair.decode.pull_loop.clear();
+  EXPECT_EQ(contradiction(pair, "threaded-pull", {}), "") << "an older one does not say";
+}
+
+TEST(RunningPair, every_value_that_was_given_is_compared) {
+  const std::pair<const char*, std::function<void(SweepOptions&)>> table[] = {
+      {"--profile deepseek-v3-tp8-h200, and decode says qwen3-32b-tp8-h200",
+       [](auto& o) { o.profile = "deepseek-v3-tp8-h200", o.given.profile = true; }},
+      {"--prefill cached, and decode says computed",
+       [](auto& o) { o.prefill = "cached", o.given.prefill = true; }},
+      {"--max-num-seqs 16, and decode says 8",
+       [](auto& o) { o.max_num_seqs = 16, o.given.max_num_seqs = true; }},
+      {"--max-num-seqs 0 (no limit: 1024 or more), and prefill says 8",
+       [](auto& o) { o.max_num_seqs = 0, o.given.max_num_seqs = true; }},
+      {"--posting-cost 0, and prefill says 1.5", [](auto& o) { o.posting_cost = 0; }}};
+  for (const auto& [words, change] : table) {
+    SweepOptions o = running();
+    change(o);
+    const SweepOptions adopted = adopt(emulated_pair(), o);
+    EXPECT_THAT(contradiction(emulated_pair(), "push", adopted), HasSubstr(words));
+  }
+  SweepOptions right = running();
+  right.max_num_seqs = 8;
+  right.given.max_num_seqs = true;
+  right.posting_cost = 1.5;
+  EXPECT_EQ(contradiction(emulated_pair(), "push", right), "");
+}
+
+TEST(RunningPair, both_must_be_alike_and_what_differs_is_named) {
+  using Info = serving::InstanceInfo;
+  const std::pair<const char*, std::function<void(Info&)>> table[] = {
+      {"profile: prefill says qwen3-32b-tp8-h200, and decode says x",
+       [](Info& i) { i.emulation->profile = "x"; }},
+      {"prefill: prefill says computed, and decode says cached",
+       [](Info& i) { i.emulation->prefill = "cached"; }},
+      {"KV bytes scale: prefill says 32, and decode says 16",
+       [](Info& i) { i.emulation->kv_bytes_scale = 16; }},
+      {"posting cost (us): prefill says 1.5, and decode says 0",
+       [](Info& i) { i.emulation->posting_cost_us = 0; }},
+      {"transfer style: prefill says baton, and decode says published",
+       [](Info& i) { i.transfer_style = "published"; }},
+      {"model (fingerprint of its weights): prefill says w, and decode says v",
+       [](Info& i) { i.weights = "v"; }}};
+  for (const auto& [words, change] : table) {
+    RunningPair pair = emulated_pair();
+    change(pair.decode);
+    EXPECT_THAT(contradiction(pair, "push", {}), HasSubstr(words));
+    pair.decode.emulation.reset();
+    pair.decode.transfer_style.clear();
+    pair.decode.weights.clear();
+    EXPECT_EQ(contradiction(pair, "push", {}), "") << "an older one does not say";
+  }
+}
+
+TEST(RunningPair, says_what_nobody_said) {
+  SweepOptions o = running();
+  RunningPair pair = emulated_pair();
+  pair.prefill.emulation->profile = "deepseek-v3-tp8-h200";
+  pair.prefill.emulation->prefill = "cached";
+  pair.decode.max_num_seqs = 16;
+  const SweepOptions adopted = adopt(pair, o);
+  EXPECT_EQ(adopted.backend, "timed");
+  EXPECT_EQ(adopted.profile, "deepseek-v3-tp8-h200");
+  EXPECT_EQ(adopted.prefill, "cached");
+  EXPECT_EQ(adopted.max_num_seqs, 16U);
+  const auto settings = sweep_settings(adopted);
+  EXPECT_EQ(settings["profile"], "deepseek-v3-tp8-h200");
+  EXPECT_EQ(settings["max_num_seqs"], 16);
+  EXPECT_EQ(settings["servers"]["decode"]["kv_bytes_scale"], 32);
+  EXPECT_EQ(settings["servers"]["prefill"]["link_bytes_per_second"], 1'331'250'000);
+  EXPECT_EQ(settings["servers"]["prefill"]["posting_cost_us"], 1.5);
+  EXPECT_EQ(settings["servers"]["decode"]["prefix_caching"], false);
+  EXPECT_EQ(settings["servers"]["decode"]["model"], "w");
+  EXPECT_EQ(settings["servers"]["decode"]["pull_loop"], nullptr);
+  o.given = {true, true, true, true, true};
   EXPECT_EQ(adopt(pair, o).profile, "qwen3-32b-tp8-h200") << "so that the difference is named";
   EXPECT_EQ(adopt(pair, o).prefill, "computed");
+  EXPECT_EQ(adopt(pair, o).max_num_seqs, 8U);
   pair.prefill.emulated.clear();
   EXPECT_EQ(adopt(pair, o).backend, "timed");
   o.given = {};
   EXPECT_EQ(adopt(pair, o).backend, "cpu");
+}
+
+TEST(RunningServers, of_which_nobody_said_what_they_are_have_nulls) {
+  SweepOptions o;
+  o.router_url = "http://10.0.0.3:8000";
+  auto settings = sweep_settings(o);
+  for (const char* key : {"backend", "profile", "prefill", "first_token", "max_num_seqs",
+                          "posting_cost_us", "servers", "model"}) {
+    EXPECT_EQ(settings[key], nullptr) << key;
+  }
+  EXPECT_EQ(sweep_variant(o), "");
+  EXPECT_EQ(known_profile(o) + known_prefill(o) + known_first_token(o), "");
+  o.given = {true, true, true, true, true};
+  settings = sweep_settings(o);
+  EXPECT_EQ(settings["backend"], "timed") << "what was said to the sweep is known";
+  EXPECT_EQ(settings["profile"], "qwen3-32b-tp8-h200");
+  EXPECT_EQ(settings["first_token"], "decode");
+  EXPECT_EQ(settings["max_num_seqs"], 8);
+}
+
+TEST(RunningServers, have_their_flags_and_their_model_already) {
+  SweepOptions o = small();
+  o.modes = "push";
+  o.router_url = "http://10.0.0.3:8000";
+  EXPECT_EQ(fault(o), "");
+  o.serve_flags = {"--threads"};
+  EXPECT_THAT(fault(o), AllOf(HasSubstr("--serve-flag"), HasSubstr("'--threads'")));
+  o.serve_flags.clear();
+  o.model = "small.gguf";
+  EXPECT_THAT(fault(o), AllOf(HasSubstr("--model"), HasSubstr("'small.gguf'")));
 }
 
 TEST(RunningPair, is_named_where_values_are_to_be_compared) {
@@ -224,7 +338,7 @@ TEST(RunningPair, that_does_not_answer_is_named) {
   SweepOptions o;
   o.prefill_url = "http://127.0.0.1:1/";
   o.decode_url = "http://127.0.0.1:1";
-  const auto asked = ask_running_pair(o);
+  const auto asked = ask_running(o);
   ASSERT_FALSE(asked);
   EXPECT_EQ(asked.error().code, Errc::kUnavailable);
   EXPECT_THAT(asked.error().message, HasSubstr("--prefill-url http://127.0.0.1:1: "));
@@ -318,6 +432,7 @@ TEST(SweepResume, refuses_every_setting_that_differs_by_its_name) {
       {"first_token", [](auto& o) { o.first_token = "prefill"; }},
       {"max_num_seqs 8, and this sweep has 0", [](auto& o) { o.max_num_seqs = 0; }},
       {"posting_cost_us null, and this sweep has 0", [](auto& o) { o.posting_cost = 0; }},
+      {"point_seconds", [](auto& o) { o.point_seconds = 11; }},
       {"num_warmups", [](auto& o) { o.num_warmups = 0; }},
       {"serve_flags", [](auto& o) { o.serve_flags = {"--threads", "1"}; }},
       {"goodput", [](auto& o) { o.goodput = {"ttft:200"}; }},
@@ -335,12 +450,35 @@ TEST(SweepResume, refuses_every_setting_that_differs_by_its_name) {
       << "of an older version, which did not say";
 }
 
+TEST(SweepVariant, of_real_compute_says_how_many_threads_an_instance_had) {
+  SweepOptions o = small();
+  o.backend = "cpu";
+  o.serve_flags = {"--block-size", "16", "--threads", "1"};
+  EXPECT_EQ(sweep_variant(o), "1 thread an instance");
+  o.serve_flags = {"--threads=2"};
+  EXPECT_EQ(sweep_variant(o), "2 threads an instance");
+  RunningPair pair = emulated_pair();
+  for (auto* info : {&pair.prefill, &pair.decode}) {
+    info->emulated.clear();
+    info->threads = 3;
+  }
+  EXPECT_EQ(sweep_variant(adopt(pair, running())), "3 threads an instance");
+  pair.decode.threads = 1;
+  EXPECT_EQ(sweep_variant(adopt(pair, running())), "prefill 3 threads, decode 1 thread");
+  pair.decode.threads.reset();
+  EXPECT_EQ(sweep_variant(adopt(pair, running())), "") << "one does not say";
+}
+
 TEST(SweepVariant, names_what_is_not_the_articles) {
   SweepOptions o = small();
   EXPECT_EQ(sweep_variant(o), "");
   o.max_num_seqs = 0;
   o.posting_cost = 0;
   EXPECT_EQ(sweep_variant(o), "no slot limit, posting cost 0 us");
+  RunningPair pair = emulated_pair();
+  EXPECT_EQ(sweep_variant(adopt(pair, running())), "");
+  pair.decode.max_num_seqs = 1024;
+  EXPECT_EQ(sweep_variant(adopt(pair, running())), "no slot limit");
 }
 
 }  // namespace

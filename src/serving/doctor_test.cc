@@ -362,6 +362,35 @@ TEST(Doctor, AnAnswerLargerThanAnInstanceMakesIsRefusedByField) {
             "block_size must be an integer from 0 to 4294967295, and is 4294967312");
 }
 
+TEST(InstanceInfo, tells_what_an_experiment_must_know_and_leaves_open_what_nobody_said) {
+  InstanceInfo info = healthy("d0", "kv_consumer");
+  const auto none = parse_instance_info(to_json(info));
+  ASSERT_TRUE(none.has_value());
+  EXPECT_EQ(none->pull_loop + none->transfer_style, "");
+  EXPECT_FALSE(none->prefix_caching || none->threads || none->emulation);
+  info.pull_loop = "engine";
+  info.transfer_style = "published";
+  info.prefix_caching = false;
+  info.threads = 2;
+  info.emulation = {"qwen3-32b-tp8-h200", "cached", 32, 1'331'250'000, 1.5};
+  const auto all = parse_instance_info(to_json(info));
+  ASSERT_TRUE(all.has_value()) << all.error().message;
+  EXPECT_EQ(all->pull_loop, "engine");
+  EXPECT_EQ(all->transfer_style, "published");
+  EXPECT_EQ(all->prefix_caching, false);
+  EXPECT_EQ(all->threads, 2U);
+  ASSERT_TRUE(all->emulation.has_value());
+  EXPECT_EQ(all->emulation->profile, "qwen3-32b-tp8-h200");
+  EXPECT_EQ(all->emulation->prefill, "cached");
+  EXPECT_EQ(all->emulation->kv_bytes_scale, 32U);
+  EXPECT_EQ(all->emulation->link_bytes_per_second, 1'331'250'000U);
+  EXPECT_DOUBLE_EQ(all->emulation->posting_cost_us, 1.5);
+  std::string broken = to_json(info);
+  broken.replace(broken.find("\"posting_cost_us\":1.5"), 21, "\"posting_cost_us\":\"x\"");
+  EXPECT_EQ(parse_instance_info(broken).error().message,
+            "emulation.posting_cost_us must be a number");
+}
+
 TEST(Doctor, HostileNumbersOfDescriptorsOverflowNothing) {
   Pair pair;
   pair.d.limits.open_files = pair.d.limits.open_files_max = INT64_MAX;

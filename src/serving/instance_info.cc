@@ -93,6 +93,49 @@ Status read_number_if_there(const Json& body, std::string_view field, T& out) {
   return find(body, field) == nullptr ? Status() : read_number(body, field, out);
 }
 
+Status read_emulation(const Json& object, InstanceInfo& info) {
+  InstanceInfo::Emulated& out = info.emulation.emplace();
+  if (Status read = read_text(object, "profile", out.profile); !read) return read;
+  if (Status read = read_text(object, "prefill", out.prefill); !read) return read;
+  if (Status read = read_number(object, "kv_bytes_scale", out.kv_bytes_scale); !read) return read;
+  if (Status read = read_number(object, "link_bytes_per_second", out.link_bytes_per_second);
+      !read) {
+    return read;
+  }
+  const Json* cost = find(object, "posting_cost_us");
+  if (cost == nullptr || !cost->is_number()) {
+    return fail(Errc::kInvalidArgument, "emulation.posting_cost_us must be a number");
+  }
+  out.posting_cost_us = cost->get<double>();
+  return {};
+}
+
+// Null and absent are the same.
+Status read_experiments(const Json& body, InstanceInfo& info) {
+  if (Status read = read_text_if_there(body, "pull_loop", info.pull_loop); !read) return read;
+  if (Status read = read_text_if_there(body, "transfer_style", info.transfer_style); !read) {
+    return read;
+  }
+  const Json* caching = find(body, "prefix_caching");
+  if (caching != nullptr && caching->is_boolean()) info.prefix_caching = caching->get<bool>();
+  const Json* threads = find(body, "threads");
+  if (threads != nullptr && !threads->is_null()) {
+    if (Status read = read_number(body, "threads", info.threads.emplace()); !read) return read;
+  }
+  const Json* emulation = find(body, "emulation");
+  return emulation != nullptr && emulation->is_object() ? read_emulation(*emulation, info)
+                                                        : Status();
+}
+
+Json emulation_json(const InstanceInfo& info) {
+  if (!info.emulation) return nullptr;
+  return {{"profile", info.emulation->profile},
+          {"prefill", info.emulation->prefill},
+          {"kv_bytes_scale", info.emulation->kv_bytes_scale},
+          {"link_bytes_per_second", info.emulation->link_bytes_per_second},
+          {"posting_cost_us", info.emulation->posting_cost_us}};
+}
+
 std::int64_t int_or_none(const Json& object, std::string_view key) {
   const Json* value = find(object, key);
   const bool fits = value != nullptr && value->is_number_integer() &&
@@ -209,7 +252,12 @@ std::string to_json(const InstanceInfo& info) {
            {"security", info.security},
            {"boot_id", info.boot_id},
            {"insecure", info.insecure},
-           {"bidirectional", info.bidirectional}};
+           {"bidirectional", info.bidirectional},
+           {"pull_loop", info.pull_loop},
+           {"transfer_style", info.transfer_style},
+           {"prefix_caching", info.prefix_caching ? Json(*info.prefix_caching) : Json(nullptr)},
+           {"threads", info.threads ? Json(*info.threads) : Json(nullptr)},
+           {"emulation", emulation_json(info)}};
   if (info.allowed_peers) out["allowed_peers"] = *info.allowed_peers;
   return to_text(out);
 }
@@ -226,7 +274,7 @@ Result<InstanceInfo> parse_instance_info(std::string_view body) {
   }
   if (Status read = read_models(*parsed, info); !read) return tl::unexpected<Error>(read.error());
   info.kv_load_failure_policy = "fail";
-  for (const auto read : {read_texts_of_newer_ones, read_sizes, read_doctors}) {
+  for (const auto read : {read_texts_of_newer_ones, read_sizes, read_doctors, read_experiments}) {
     if (Status ok = read(*parsed, info); !ok) return tl::unexpected<Error>(ok.error());
   }
   if (const Json* requests = find(*parsed, "requests"); requests != nullptr) {

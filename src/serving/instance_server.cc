@@ -279,8 +279,24 @@ class InstanceServerImpl : public InstanceServer {
     info.max_model_len = options.max_model_len;
     info.max_num_seqs = options.max_num_seqs;
     info.vocab_size = config.vocab_size;
+    describe_experiment(info);
     describe_load(info);
     return info;
+  }
+
+  void describe_experiment(InstanceInfo& info) const {
+    const engine::EngineOptions& options = engine().options();
+    info.prefix_caching = options.enable_prefix_caching;
+    if (options.agent && options.agent->mode == Mode::kPull) {
+      info.pull_loop = options.pull_loop == engine::PullLoop::kEngine ? "engine" : "threaded";
+    }
+    if (served_.threads > 0) info.threads = served_.threads;
+    info.transfer_style = "baton";
+    if (served_.emulation == nullptr) return;
+    const Emulation& e = *served_.emulation;
+    info.transfer_style = e.transfer_style;
+    info.emulation = {e.profile, e.prefill, e.kv_bytes_scale, e.link_bytes_per_second,
+                      e.posting_cost_us};
   }
 
   void describe_load(InstanceInfo& info) const {

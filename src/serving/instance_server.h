@@ -30,6 +30,7 @@ struct Served {
   const model::Tokenizer* tokenizer = nullptr;
   const model::ChatTemplate* chat_template = nullptr;
   const Emulation* emulation = nullptr;  // of the timed backend only
+  std::uint32_t threads = 0;             // that compute; 0: none do, or nobody says
 };
 
 class InstanceServer {

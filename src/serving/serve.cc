@@ -254,7 +254,8 @@ Exit serve_model(const ServeOptions& options, const Plan& plan, const std::strin
     log::warning("{}", emulation->text());
   }
   server.attach({engine->get(), loaded->tokenizer.get(), loaded->chat_template.get(),
-                 emulation ? &*emulation : nullptr});
+                 emulation ? &*emulation : nullptr,
+                 plan.timed ? 0 : static_cast<std::uint32_t>(thread_count(options))});
   log_serving(**engine, base_url(options.host, server.port()), name);
   const int signal = wait_for_stop();
   log::info("signal {}: no new requests, running ones may take {} s", signal,

@@ -59,7 +59,8 @@ def result(mode="push", qps=8, input_len=16384, output_len=128, iteration=1, req
         "block_hold_ms": spread(8 + hand), "bytes": {"moved": moved, "expected": moved}, "writes": 640, "runs": 12,
         "slots": {"max": 8, "mean": 3.5, "p99": 8}, "link": {"rate_bytes_per_s": None, "busy_share": 0.31},
         "compute": {"prefill_busy_share": 0.7, "decode_busy_share": 0.6}, "machine": {"cpu_busy_share": 0.5},
-        "failures": {}, "environment": {"host": "h", "kernel": "6.1", "cpu": "c", "cores": 2, "fabric": "shm", "provider": None,
+        "failures": {}, "environment": {"driver": {"host": "h", "kernel": "6.1", "cpu": "c", "cores": 2},
+                                        "servers": "on the driver's host", "fabric": "shm", "provider": None,
                                         "versions": {"baton": "0.1.0"}, "flags": {"prefill": ["--fabric", "shm"]}},
         "requests": [request(i, ttft * (1 + 0.1 * i), tpot, output_len) for i in range(requests)]}
     if mode != "local":

@@ -152,6 +152,10 @@ WRONG = {
     "a quote in a name": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "PREFILL_ENGINE_ID": 'a"b'},
                           ["PREFILL_ENGINE_ID", 'a"b']),
     "no model": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "BACKEND": "cpu"}, ["MODEL is not set", "GGUF"]),
+    "a loop of push": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "PULL_LOOP": "engine"}, ["PULL_LOOP", "MODE is 'push'"]),
+    "an unknown loop": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "pull", "PULL_LOOP": "fast"}, ["threaded engine", "'fast'"]),
+    "a style of real compute": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "BACKEND": "cpu", "MODEL": "m", "TRANSFER_STYLE": "baton"},
+                                ["TRANSFER_STYLE", "BACKEND is 'cpu'"]),
     "a flag that serve does not have": ("serve_pd.sh", ["--max-num-seq", "4"], {"ROLE": "prefill", "MODE": "push"},
                                         ["--max-num-seqs", "exit code 2"]),
     "another host without a key": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "PREFILL_IP": "0.0.0.0"},
@@ -191,6 +195,21 @@ def test_dry_run_starts_nothing_and_the_mode_changes_the_connector_alone(host):
     assert list(host.folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_neither_side_keeps_prefixes_and_the_published_ways_have_their_flags(host, role):
+    words = shlex.split(host.must("serve_pd.sh", "--dry-run", ROLE=role, MODE="pull", PULL_LOOP="engine", TRANSFER_STYLE="published"))
+    assert "--no-enable-prefix-caching" in words
+    assert words[words.index("--pull-loop") + 1] == "engine" and words[words.index("--transfer-style") + 1] == "published"
+    assert "--pull-loop" not in host.must("serve_pd.sh", "--dry-run", ROLE=role, MODE="pull")
+
+
+def test_a_dry_run_of_a_sweep_waits_for_nobody_and_leaves_nothing(host):
+    said = host.must("run_sweep.sh", "--dry-run", MODE="push", QPS_LIST="1 2", INPUT_LENS="1024", OUTPUT_LENS="128", READY_TIMEOUT="86400")
+    assert "push_qps1_in1024_out128_iter1" in said and "push_qps2_in1024_out128_iter1" in said
+    assert "is it started, and its port open?" in said and f"--prefill http://{stack.HOST}:{host.ports['PREFILL_PORT']}" in said
+    assert list(host.folder.iterdir()) == []
+
+
 def test_a_pair_and_a_proxy_are_started_asked_and_ended_and_nothing_else(host, small_model, bystander):
     real = {"BACKEND": "cpu", "MODEL": str(small_model), "MODE": "push"}
     host.must("serve_pd.sh", "--threads", "1", ROLE="prefill", **real)
@@ -207,6 +226,11 @@ def test_a_pair_and_a_proxy_are_started_asked_and_ended_and_nothing_else(host, s
               OUTPUT_LENS="4", POINT_SECONDS="1", ROUTER_URL=f"http://{stack.HOST}:{host.ports['PROXY_PORT']}")
     result = json.loads((host.folder / "results" / "push_qps8_in32_out4_iter1.json").read_text())
     assert result["completed"] == result["num_prompts"] == 8 and result["failed"] == 0
+    settings = result["baton"]["settings"]
+    assert settings["backend"] == "cpu" and settings["profile"] is None and settings["first_token"] is None
+    decode = settings["servers"]["decode"]
+    assert (decode["threads"], decode["prefix_caching"], decode["transfer_style"], decode["kv_bytes_scale"]) == (1, False, "baton", None)
+    assert result["baton"]["variant"] == "1 thread an instance" and result["baton"]["kv_pool"]["decode"]["most_used"] > 0
     assert not result["baton"]["emulated"] and result["baton"]["bytes"]["moved"] == result["baton"]["bytes"]["expected"] > 0
     again = host.run("serve_pd.sh", ROLE="decode", **real)
     assert again.returncode == 1 and str(pids["decode"]) in again.stderr, again.stderr

@@ -76,6 +76,10 @@ def opened(page, tmp_path, address="", script=None):
     return Elements(done.stdout), console
 
 
+def texts_of(svg):
+    return list(xml.etree.ElementTree.parse(svg).getroot().iter(SVG + "text"))
+
+
 def drawn(document):
     return sorted(int(a["data-result"]) for a in document.with_class("result"))
 
@@ -241,6 +245,34 @@ def test_void_points_are_crosses_outside_of_line_and_average(tmp_path):
     assert console == []
     assert len(document.with_class("void")) == 2
     assert "these cores were the limit" in "".join("".join(parts) for parts in document.text.values())
+
+
+def test_saturated_points_are_open_marks_in_no_ratio_and_the_legend_says_so(tmp_path):
+    folder = tmp_path / "results"
+    count = files.write_grid(folder, inputs=(1024, 16384))
+    without = json.dumps(files.result("push", 8, 16384))
+    plot(folder, "--out", tmp_path / "before")
+    ratios = [t.text for t in texts_of(tmp_path / "before" / "ttft_mean.svg") if t.get("class") == "ratio"]
+    assert len(ratios) == 2 and "saturated" not in [t.text for t in texts_of(tmp_path / "before" / "ttft_mean.svg")]
+    content = json.loads(without)
+    content["baton"]["saturated"] = True
+    content["baton"]["arrivals"] = {"offered_per_s": 8, "answered_per_s": 5.25, "open_at_last_arrival": 29}
+    files.write(folder, content)
+    plot(folder, "--out", tmp_path)
+    svg = xml.etree.ElementTree.parse(tmp_path / "ttft_mean.svg").getroot()
+    marks = [e for e in svg.iter() if e.get("class") == "result saturated"]
+    assert len(marks) == 1 and marks[0].get("fill") == "#ffffff" and marks[0].get("stroke") == "#0072b2"
+    assert len([e for e in svg.iter() if e.get("class") == "result"]) == count - 1
+    text = [t.text for t in svg.iter(SVG + "text")]
+    assert "saturated" in text and any("in no ratio: 1 of 8 results" in (t or "") for t in text)
+    # At 8 req/s the shorter input is the longest at which neither is saturated.
+    now = [t.text for t in svg.iter(SVG + "text") if t.get("class") == "ratio"]
+    assert len(now) == 2 and now[0] == ratios[0] and now[1] != ratios[1]
+    document, console = opened(tmp_path / "plot.html", tmp_path)
+    assert console == [] and len(document.with_class("saturated")) == 1
+    index = int(document.with_class("saturated")[0]["data-result"])
+    document, console = opened(tmp_path / "plot.html", tmp_path, f"#point={index}")
+    assert "8 requests/s offered, 5.25 answered, 29 open" in "".join("".join(parts) for parts in document.text.values())
 
 
 def test_a_result_without_a_value_is_drawn_too(tmp_path):

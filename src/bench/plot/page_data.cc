@@ -18,6 +18,7 @@ Json source_json(const ResultSet& set, const std::string& label) {
   const Setting& setting = set.results.front().setting;
   return {{"label", label},
           {"emulated", emulated_label(setting)},
+          {"variant", setting.emulated ? "" : setting.variant},
           {"first_token", setting.first_token.value_or("")},
           {"prefill", setting.prefill.value_or("")},
           {"results", set.results.size()}};
@@ -53,9 +54,13 @@ Json averages_json(const Summary& summary, const Group& group) {
 
 Json result_json(const Summary& summary, std::size_t index) {
   const ResultFile& result = *summary.results[index];
-  return {{"group", summary.group_of[index]}, {"file", result.name},
-          {"iteration", result.at.iteration}, {"void", result.void_reason},
-          {"values", values_json(result)},    {"detail", Json::parse(result.detail_json)}};
+  return {{"group", summary.group_of[index]},
+          {"file", result.name},
+          {"iteration", result.at.iteration},
+          {"void", result.void_reason},
+          {"saturated", result.saturated},
+          {"values", values_json(result)},
+          {"detail", Json::parse(result.detail_json)}};
 }
 
 }  // namespace

@@ -116,10 +116,25 @@ void read_point(Fields& baton, ResultFile& result) {
   result.seed = baton.count("seed");
 }
 
+// What is within an object has the names of both: "servers.decode.max_num_seqs".
+void add_settings(const std::string& path, const Json& object,
+                  std::map<std::string, std::string>& out) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      add_settings(path + key + ".", value, out);
+    } else {
+      out[path + key] = to_text(value);
+    }
+  }
+}
+
 void read_setting(Fields& baton, Setting& setting) {
-  setting.first_token = baton.need_text("first_token");
-  setting.prefill = baton.need_text("prefill");
+  // Null: of running servers that nobody could ask.
+  setting.first_token = baton.text("first_token");
+  setting.prefill = baton.text("prefill");
   setting.variant = baton.text("variant").value_or("");
+  const Fields all = baton.object("settings");
+  if (all.present()) add_settings("", *all.raw(), setting.all);
   setting.emulated = baton.need_flag("emulated");
   const auto scale = baton.number("scale");
   if (!setting.emulated) return;
@@ -172,9 +187,17 @@ void read_explanation(Fields& baton, Json& detail) {
   detail["second_token"] = distribution(baton.object("second_token_ms"));
   detail["bytes"] = numbers(baton.object("bytes"), {"moved", "expected"});
   detail["slots"] = numbers(baton.object("slots"), {"max", "mean", "p99"});
+  Fields pool = baton.object("kv_pool");
+  for (const char* side : {"prefill", "decode"}) {
+    Fields of_side = pool.object(side);
+    Json& out = detail["kv_pool"][side] = numbers(of_side, {"blocks", "most_used"});
+    if (!out.is_null()) out["full"] = of_side.flag("full").value_or(false);
+  }
   detail["link"] = numbers(baton.object("link"), {"rate_bytes_per_s", "busy_share"});
   detail["compute"] = numbers(baton.object("compute"), {"prefill_busy_share", "decode_busy_share"});
   detail["machine"] = numbers(baton.object("machine"), {"cpu_busy_share"});
+  detail["arrivals"] = numbers(baton.object("arrivals"),
+                               {"offered_per_s", "answered_per_s", "open_at_last_arrival"});
   detail["writes"] = or_null(baton.number("writes"));
   detail["runs"] = or_null(baton.number("runs"));
   detail["failures"] = failures(baton.object("failures"));
@@ -187,6 +210,7 @@ void read_baton(Fields& baton, ResultFile& result, Json& detail) {
   read_point(baton, result);
   read_setting(baton, result.setting);
   read_void(baton, result);
+  result.saturated = baton.flag("saturated").value_or(false);
   read_explanation(baton, detail);
   take(result.values, Metric::kSecondToken, detail["second_token"]);
   if (detail["handover"].is_object() && detail["handover"].contains("total")) {

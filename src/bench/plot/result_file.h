@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,6 +44,9 @@ struct Setting {
   std::string profile;  // of an emulated run
   double scale = 1;     // bytes of an emulated run are the true ones, divided by this
   std::string variant;  // of a sweep: "no slot limit, posting cost 0 us"; "": as published
+  // Of a sweep: each setting that changes a result, as JSON, those of an object by
+  // "servers.decode.max_num_seqs".
+  std::map<std::string, std::string> all;
 };
 
 // "emulated: qwen3-32b-tp8-h200, bytes / 64, no slot limit", or "" for a run as it is.
@@ -55,6 +59,7 @@ struct ResultFile {
   Setting setting;
   std::optional<std::uint64_t> seed;
   std::string void_reason;  // "": the point counts
+  bool saturated = false;   // a queue grew for as long as requests came
   Values values;
   std::string detail_json;    // the checked members that the page shows, as JSON
   std::string requests_json;  // the time lines of single requests, see requests.h; "[]" if none

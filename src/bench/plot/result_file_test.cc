@@ -94,6 +94,45 @@ TEST(ResultFile, IsVoidByItsOwnWordOrByItsBytes) {
   EXPECT_EQ(parse(json)->void_reason, "bytes moved 5, expected 4096");
 }
 
+TEST(ResultFile, IsSaturatedByItsOwnWord) {
+  Json json = good();
+  EXPECT_FALSE(parse(json)->saturated) << "of an older version, which did not say";
+  json["baton"]["saturated"] = nullptr;
+  EXPECT_FALSE(parse(json)->saturated);
+  json["baton"]["saturated"] = true;
+  json["baton"]["arrivals"] = {{"offered_per_s", 8}, {"answered_per_s", 5}};
+  EXPECT_TRUE(parse(json)->saturated);
+  EXPECT_EQ(Json::parse(parse(json)->detail_json)["arrivals"]["answered_per_s"], 5);
+}
+
+TEST(ResultFile, HasEverySettingOfASweep) {
+  EXPECT_EQ(parse(good())->setting.all.at("max_num_seqs"), "8");
+  EXPECT_EQ(parse(good())->setting.all.at("serve_flags"), "[]");
+  Json json = good();
+  json["baton"]["settings"]["servers"] = {{"decode", {{"max_num_seqs", 8}}}};
+  EXPECT_EQ(parse(json)->setting.all.at("servers.decode.max_num_seqs"), "8");
+}
+
+TEST(ResultFile, OfServersThatNobodyCouldAskSaysSo) {
+  Json json = good();
+  json["baton"]["first_token"] = nullptr;
+  json["baton"]["prefill"] = nullptr;
+  const auto result = parse(json);
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_FALSE(result->setting.first_token || result->setting.prefill);
+}
+
+TEST(ResultFile, SaysHowFullTheKvPoolsWere) {
+  Json json = good();
+  EXPECT_TRUE(Json::parse(parse(json)->detail_json)["kv_pool"]["decode"].is_null());
+  json["baton"]["kv_pool"] = {{"prefill", nullptr},
+                              {"decode", {{"blocks", 100}, {"most_used", 97}, {"full", true}}}};
+  const Json pool = Json::parse(parse(json)->detail_json)["kv_pool"];
+  EXPECT_EQ(pool["decode"]["most_used"], 97);
+  EXPECT_EQ(pool["decode"]["full"], true);
+  EXPECT_TRUE(pool["prefill"].is_null());
+}
+
 TEST(ResultFile, ThatIsForeignOrBrokenIsRefusedByFileAndField) {
   const auto broken = parse(std::string("{\"completed\": "));
   ASSERT_FALSE(broken);
@@ -115,6 +154,8 @@ TEST(ResultFile, WithAFieldOfTheWrongKindIsRefusedByName) {
       {"/baton/first_token", 1},
       {"/baton/emulated", "yes"},
       {"/baton/void", true},
+      {"/baton/saturated", "yes"},
+      {"/baton/settings", 3},
       {"/baton/handover_ms", Json::array()},
       {"/baton/handover_ms/wire", 3},
       {"/baton/handover_ms/wire/p99", "x"},

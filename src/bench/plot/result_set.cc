@@ -138,6 +138,11 @@ std::string grid_difference(const Side& a, const Side& b) {
   return {};
 }
 
+// What makes a mode of running servers: modes are there to differ in it.
+bool is_modes_own(std::string_view key) {
+  return key.ends_with(".pull_loop") || key.ends_with(".transfer_style");
+}
+
 std::string shown(const std::optional<std::string>& value) {
   return value ? printable(*value) : "absent";
 }
@@ -159,6 +164,18 @@ std::string setting_difference(const ResultFile& a, const ResultFile& b) {
         unlike("profile", printable(a.setting.profile), printable(b.setting.profile)),
         unlike("scale", fmt::format("{}", a.setting.scale), fmt::format("{}", b.setting.scale))}) {
     if (!difference.empty()) return difference;
+  }
+  const auto said = [](const ResultFile& result, const std::string& key) {
+    const auto it = result.setting.all.find(key);
+    return it == result.setting.all.end() ? std::string("absent") : printable(it->second);
+  };
+  for (const ResultFile* side : {&a, &b}) {
+    for (const auto& [key, value] : side->setting.all) {
+      if (is_modes_own(key)) continue;
+      const std::string difference =
+          unlike("setting " + printable(key), said(a, key), said(b, key));
+      if (!difference.empty()) return difference;
+    }
   }
   return {};
 }

@@ -71,6 +71,9 @@ TEST(Comparable, SettingsAndSeedsOfOneFolderMustBeOne) {
       {"profile: ", [](ResultFile& r) { r.setting.profile = "slow-link"; }},
       {"scale: ", [](ResultFile& r) { r.setting.scale = 16; }},
       {"variant: ", [](ResultFile& r) { r.setting.variant = "no slot limit"; }},
+      {"setting max_num_seqs: ", [](ResultFile& r) { r.setting.all["max_num_seqs"] = "0"; }},
+      {"setting num_warmups: ", [](ResultFile& r) { r.setting.all.erase("num_warmups"); }},
+      {"setting new_one: ", [](ResultFile& r) { r.setting.all["new_one"] = "1"; }},
       {"seed: ", [](ResultFile& r) { r.seed = 8; }}};
   for (const auto& [field, change] : unlike) {
     ResultSet set = set_of("a", {"pull", "push"}, kGrid);
@@ -79,6 +82,27 @@ TEST(Comparable, SettingsAndSeedsOfOneFolderMustBeOne) {
     ASSERT_FALSE(status) << field;
     EXPECT_THAT(status.error().message, AllOf(HasSubstr(field), HasSubstr("push_qps8_in2048")));
   }
+}
+
+TEST(Comparable, ASettingThatDiffersIsNamedWithBothValues) {
+  ResultSet set = set_of("a", {"pull", "push"}, kGrid);
+  set.results.back().setting.all["serve_flags"] = R"(["--threads","1"])";
+  EXPECT_THAT(check_comparable(set).error().message,
+              AllOf(HasSubstr("setting serve_flags: pull_qps1_in1024"), HasSubstr(" has []; push"),
+                    HasSubstr(R"(has ["--threads","1"])")));
+  set = set_of("a", {"pull", "push"}, kGrid);
+  for (ResultFile& r : set.results) {
+    r.setting.all["servers.decode.pull_loop"] = r.mode == "pull" ? "\"engine\"" : "null";
+    r.setting.all["servers.decode.transfer_style"] = r.mode;
+    r.setting.all["servers.decode.max_num_seqs"] = "8";
+  }
+  EXPECT_TRUE(check_comparable(set)) << "modes differ in their loop and style";
+  set.results.back().setting.all["servers.decode.max_num_seqs"] = "1024";
+  EXPECT_THAT(check_comparable(set).error().message,
+              HasSubstr("setting servers.decode.max_num_seqs: pull_qps1_in1024"));
+  set.results.back().setting.all.clear();
+  EXPECT_THAT(check_comparable(set).error().message, HasSubstr("has absent"))
+      << "a file that does not say";
 }
 
 TEST(Comparable, FoldersOfUnlikeModesOrGridsAreRefused) {

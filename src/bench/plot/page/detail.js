@@ -38,6 +38,10 @@ const Detail = (() => {
   const meanOf = (result, key) => mean(result.detail.handover && result.detail.handover[key]);
   const split = (result) => PHASES.map(([key, name, colour]) => ({name, colour, ms: meanOf(result, key)}));
 
+  const saturationWords = (arrivals) => !arrivals ? "the queue grew as long as requests came" :
+    `${Scales.number(arrivals.offered_per_s)} requests/s offered, ${Scales.number(arrivals.answered_per_s)} answered, ` +
+      `${Scales.number(arrivals.open_at_last_arrival)} open at the last arrival`;
+
   // A few lines for the pointer; the whole is below.
   function tip(data, id, view) {
     const result = data.results[id], group = data.groups[result.group], panel = data.panels[group.panel];
@@ -49,6 +53,7 @@ const Detail = (() => {
       `${metric.short} ${value === null ? "not measured" : `${Scales.number(value)} ${metric.unit}`}`,
     ];
     if (result.void) out.push(`void: ${result.void}`);
+    if (result.saturated) out.push(`saturated: ${saturationWords(detail.arrivals)}`);
     const phases = [{name: "queue", ms: meanOf(result, "queue")}, ...split(result)].filter((p) => p.ms !== null);
     if (phases.length) out.push(`hand-over (ms): ${phases.map((p) => `${p.name} ${Scales.number(p.ms)}`).join(", ")}`);
     if (detail.slots) out.push(`slots used: ${Scales.number(detail.slots.max)} at most, ${Scales.number(detail.slots.mean)} on average`);
@@ -127,6 +132,9 @@ const Detail = (() => {
       rows.push(["link", `${Scales.share(d.link.busy_share)} busy` + (rate ? `, limited to ${Scales.bytes(rate)}/s` : ", not limited")]);
     }
     if (d.compute) rows.push(["compute busy", `prefill ${Scales.share(d.compute.prefill_busy_share)}, decode ${Scales.share(d.compute.decode_busy_share)}`]);
+    for (const [side, pool] of Object.entries(d.kv_pool || {})) {
+      if (pool) rows.push([`KV pool of ${side}`, `${n(pool.most_used)} of ${n(pool.blocks)} blocks at most${pool.full ? ": full" : ""}`]);
+    }
     if (d.machine) rows.push(["this machine's cores", `${Scales.share(d.machine.cpu_busy_share)} busy`]);
     if (d.bytes) rows.push(["bytes", `${n(d.bytes.moved)} moved, ${n(d.bytes.expected)} expected`]);
     if (d.writes) rows.push(["writes", `${n(d.writes)} (${n(d.runs)} contiguous runs)`]);
@@ -210,6 +218,7 @@ const Detail = (() => {
     const emulated = data.sources[data.series[group.series].source].emulated;
     if (emulated) html(host, "p", emulated, {class: "emulated"});
     if (result.void) html(host, "p", `Void: ${result.void}`, {class: "void-reason"});
+    if (result.saturated) html(host, "p", `Saturated: ${saturationWords(result.detail.arrivals)}`, {class: "hint"});
     html(host, "h3", "Hand-over, mean of each part; all modes at this point");
     paintSplit(html(host, "div", null, {class: "wide"}), data, id, view.theme);
     const two = html(host, "div", null, {class: "two"});

@@ -47,7 +47,8 @@ const Figure = (() => {
   function subtitleOf(data, view) {
     const outputs = [...new Set(data.panels.map((p) => p.output_len))];
     const iterations = Math.max(...data.groups.map((g) => g.results.length));
-    const settings = data.sources.map((s) => !s.first_token ? "" : `first token by ${s.first_token}, ${s.prefill} prefill`);
+    const settings = data.sources.map((s) => [s.first_token && `first token by ${s.first_token}`, s.prefill && `${s.prefill} prefill`,
+      s.variant].filter(Boolean).join(", "));
     const parts = [`${outputs.join(", ")} tokens out`];
     if (settings.every((s) => s === settings[0])) { if (settings[0]) parts.push(settings[0]); }
     else data.sources.forEach((s, i) => { if (settings[i]) parts.push(`${s.label}: ${settings[i]}`); });
@@ -75,8 +76,26 @@ const Figure = (() => {
 
   function ratioNote(data, view) {
     const name = ratioName(data, view);
-    return name === "" ? "" : `n× = ${name} at the longest input`;
+    const unless = anySaturated(data) ? " where neither is saturated" : "";
+    return name === "" ? "" : `n× = ${name} at the longest input${unless}`;
   }
+
+  const anySaturated = (data) => data.results.some((r) => r.void === "" && r.saturated);
+
+  // What the open marks are.
+  function saturatedNote(data) {
+    const count = data.results.filter((r) => r.void === "" && r.saturated).length;
+    return count === 0 ? "" : `open mark with an arrow: saturated, the queue grew as long as requests came, in no ratio: ${count} of ` +
+      `${data.results.length} results`;
+  }
+
+  // A point without a limit of slots may have met that of the pool instead.
+  function poolNote(data) {
+    const full = data.results.filter((r) => r.void === "" && Object.values(r.detail.kv_pool || {}).some((p) => p && p.full)).length;
+    return full === 0 ? "" : `the KV pool of P or D was full in ${full} of ${data.results.length} results`;
+  }
+
+  const notes = (data) => [saturatedNote(data), poolNote(data), voidNote(data)].filter((note) => note !== "").join(" · ");
 
   function voidNote(data) {
     const voids = data.results.filter((r) => r.void !== "");
@@ -152,6 +171,10 @@ const Figure = (() => {
       text(svg, x + 36, y, 13, colours.text, label);
       x += 36 + measure(label, `13px ${Painter.FONT}`) + 22;
     });
+    if (!anySaturated(data)) return;
+    // Beside the last name, also where that is the row's fifth.
+    Painter.saturatedMark(svg, {colour: colours.soft, shape: "circle"}, x + 15, y - 4, 4.6, view.theme);
+    text(svg, x + 36, y, 13, colours.text, "saturated");
   }
 
   function paintAxes(group, plot, axis, data, view, yLabels) {
@@ -184,7 +207,7 @@ const Figure = (() => {
     paintLegend(svg, data, view, 20, emulated ? 108 : 92);
     const small = `12px ${Painter.FONT}`, ratio = shortened(ratioNote(data, view), room / 2, small);
     text(svg, size.width - 20, size.height - 14, 12, colours.soft, ratio, {"text-anchor": "end"});
-    text(svg, 20, size.height - 14, 12, colours.soft, shortened(voidNote(data), room - measure(ratio, small) - 30, small));
+    text(svg, 20, size.height - 14, 12, colours.soft, shortened(notes(data), room - measure(ratio, small) - 30, small));
   }
 
   const HEAD = 132, ROW = 340, COLUMNS = 4, TITLE = 22, UNDER = 44, Y_AXIS = 76;
@@ -225,5 +248,5 @@ const Figure = (() => {
   }
 
   return {axisOf, makePlot, standalone, titleOf, subtitleOf, emulatedOf, panelTitle, seriesLabel, metricLabel, ratioName, ratioNote,
-          voidNote};
+          anySaturated, notes};
 })();

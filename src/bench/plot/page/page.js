@@ -131,6 +131,12 @@
       const none = Painter.hasValues(data, index, view) ? "" : " (has none)";
       Detail.html(entry, "span", Figure.seriesLabel(data, series) + none);
     });
+    if (Figure.anySaturated(data)) {
+      const entry = Detail.html(host, "span", null, {class: "entry"});
+      const svg = Painter.add(entry, "svg", {width: 20, height: 22});
+      Painter.saturatedMark(svg, {colour: Painter.THEMES[view.theme].soft, shape: "circle"}, 10, 15, 4.6, view.theme);
+      Detail.html(entry, "span", "saturated");
+    }
     Detail.html(host, "span", Figure.ratioNote(data, view), {class: "hint"});
   }
 
@@ -141,6 +147,7 @@
     const parts = [];
     if (average && average.n > 1) parts.push(`${Scales.number(average.min)} to ${Scales.number(average.max)}`);
     if (voids > 0) parts.push(`${voids} void`);
+    if (group && Painter.isSaturated(data, group)) parts.push("saturated");
     return [average ? Scales.number(average.mean) : "–", parts.join(", ")];
   }
 
@@ -186,7 +193,7 @@
     byId("subtitle").textContent = Figure.subtitleOf(data, view);
     byId("emulated").textContent = Figure.emulatedOf(data);
     byId("emulated").hidden = Figure.emulatedOf(data) === "";
-    byId("notes").textContent = Figure.voidNote(data);
+    byId("notes").textContent = Figure.notes(data);
     byId("stat").disabled = Boolean(Scales.METRICS[view.metric].one);
     const host = byId("panels");
     host.replaceChildren();

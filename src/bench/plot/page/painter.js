@@ -70,6 +70,12 @@ const Painter = (() => {
     });
   }
 
+  // Open, with an arrow up: the value is what the queue had grown to when the run ended, and more requests raise it.
+  function saturatedMark(parent, style, x, y, r, theme, attributes) {
+    add(parent, "path", {d: `M${x} ${y - r - 1}v-7m-3 3l3 -3l3 3`, fill: "none", stroke: style.colour, "stroke-width": 1.4});
+    return marker(parent, style, x, y, r, theme, {fill: THEMES[theme].page, stroke: style.colour, "stroke-width": 2, ...attributes});
+  }
+
   // With a rim in the page's colour, so that it stands out from the lines that it lies upon.
   function cross(parent, style, x, y, theme, attributes) {
     const r = 5;
@@ -119,30 +125,36 @@ const Painter = (() => {
     const average = group.averages[view.metric][view.stat];
     if (average && average.n > 1) {
       const at = place(panel, index, group.input_len, average.mean);
-      marker(parent, style, at.x, at.y, 4.6, view.theme, {class: "average"});
+      const mark = isSaturated(data, group) ? saturatedMark : marker;
+      mark(parent, style, at.x, at.y, 4.6, view.theme, {class: "average"});
     }
     for (const id of group.results) {
       const result = data.results[id];
       const value = result.values[view.metric][view.stat];
       const at = place(panel, index, group.input_len, value === null ? panel.axis.min : value);
       const isVoid = result.void !== "" || value === null;
-      const attributes = {class: isVoid ? "result void" : "result", "data-result": id};
+      const kind = isVoid ? " void" : result.saturated ? " saturated" : "";
+      const attributes = {class: `result${kind}`, "data-result": id};
       const node = isVoid ? cross(parent, style, at.x, at.y, view.theme, attributes)
         : average.n > 1 ? add(parent, "circle", {cx: at.x, cy: at.y, r: 2, fill: style.colour, "fill-opacity": 0.55, ...attributes})
-        : marker(parent, style, at.x, at.y, 4.6, view.theme, attributes);
+        : (result.saturated ? saturatedMark : marker)(parent, style, at.x, at.y, 4.6, view.theme, attributes);
       out.push({id, x: at.x, y: at.y, node});
     }
     return out;
   }
 
-  // {ours, theirs, ratio} at one input of a panel; null where one of the two does not count or is zero.
+  // Of the results that count, any is.
+  const isSaturated = (data, group) => group.results.some((id) => data.results[id].void === "" && data.results[id].saturated);
+
+  // {ours, theirs, ratio} at one input of a panel; null where one of the two does not count, is zero, or is saturated: how
+  // far a queue grows is a matter of how long requests come.
   function ratioAt(data, view, panelIndex, input) {
     const pair = ratioPair(data);
     if (!pair) return null;
     const value = (series) => {
       const group = data.groups.find((g) => g.panel === panelIndex && g.series === series && g.input_len === input);
       const average = group && group.averages[view.metric][view.stat];
-      return average ? average.mean : 0;
+      return average && !isSaturated(data, group) ? average.mean : 0;
     };
     const ours = value(pair.ours), theirs = value(pair.theirs);
     if (!(ours > 0) || !(theirs > 0)) return null;
@@ -205,5 +217,5 @@ const Painter = (() => {
       g.results.some((id) => data.results[id].values[view.metric][view.stat] !== null));
   }
 
-  return {THEMES, FONT, element, add, styleOf, marker, cross, paintPanel, ratioPair, ratioAt, ratioText, hasValues};
+  return {THEMES, FONT, element, add, styleOf, marker, saturatedMark, cross, isSaturated, paintPanel, ratioPair, ratioAt, ratioText, hasValues};
 })();

@@ -40,6 +40,8 @@ Json result_json(const std::string& mode, const GridPoint& at) {
       {"emulated", true},
       {"profile", "qwen3-32b-tp8-h200"},
       {"scale", 64},
+      {"settings",
+       {{"max_num_seqs", 8}, {"num_warmups", 2}, {"serve_flags", nlohmann::json::array()}}},
       {"void", nullptr},
       {"second_token_ms", spread(100)},
       {"handover_ms", {{"wire", spread(5)}, {"total", spread(20)}}},
