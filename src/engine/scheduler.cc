@@ -91,7 +91,7 @@ void Scheduler::start_arrived(std::uint64_t before) {
 // so that it does not have to give its own back at once.
 bool Scheduler::grant(Sequence& sequence) {
   PrefixCache::Match match;
-  if (cache_ != nullptr) match = cache_->match(sequence.tokens);
+  if (cache_ != nullptr) match = cache_->match(sequence.tokens, sequence.request.cache_salt);
   const auto cached = static_cast<std::uint32_t>(match.blocks.size());
   const std::uint32_t needed = blocks_for(sequence.size()) - cached;
   const auto reserve = static_cast<std::uint32_t>(running());
