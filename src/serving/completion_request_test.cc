@@ -236,7 +236,8 @@ TEST(CompletionRequest, RefusesAnObjectOfManyMembersWithoutReadingIt) {
 
 TEST(KvTransferParams, OfAChatThatGoesOn) {
   const std::string kept = R"({"transfer_id": "00000000000000000000000000000005", "remote_port": 5,
-    "remote_engine_id": "d1", "remote_host": "h", "remote_incarnation": "0f", "remote_num_tokens": 16,
+    "remote_engine_id": "d1", "remote_host": "h", "remote_incarnation": "0f",
+    "remote_num_tokens": 16,
     "remote_block_ids": [[3]], "remote_token_ids": [1, 2]})";
   const auto parsed = parse_completion_request(
       Endpoint::kCompletions, with_kv(R"({"do_remote_decode": true, "kept": )" + kept + "}"));
