@@ -52,7 +52,8 @@ find_baton() {
     BATON=$here/../build/release/src/apps/baton
     [ -x "$BATON" ] || BATON=$(command -v baton) || give_up "no baton: run \`make build\`, or name the program in BATON" 3
   fi
-  [[ $BATON == */* ]] || BATON=$(type -P "$BATON") || give_up "BATON names $BATON, which is not in PATH" 3
+  local name=$BATON
+  [[ $BATON == */* ]] || BATON=$(type -P "$name") || give_up "BATON names $name, which is no program in PATH" 3
   if [ ! -f "$BATON" ] || [ ! -x "$BATON" ]; then give_up "BATON names $BATON, which is no program" 3; fi
 }
 

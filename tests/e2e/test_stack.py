@@ -21,11 +21,11 @@ def test_processes_at_once_get_ports_of_their_own_and_none_of_the_kernels():
             workers[-1].start()
             pipes.append(here)
         taken = [here.recv() if here.poll(60) else [] for here in pipes]
+        taken.append(stack.free_ports(40))  # while all of them hold theirs
     finally:
         go_on.set()
         for worker in workers:
             worker.join(60)
-    taken.append(stack.free_ports(40))
     ports = [port for some in taken for port in some]
     assert len(ports) == len(set(ports)) == 160
     least, most = stack.outgoing_ports()
