@@ -12,7 +12,7 @@ Ends what serve_pd.sh and run_sweep.sh started on this host with the same RUN_DI
 
 A process is known by its id, its start time and the boot, never by its name: others' servers live on, and a process that got
 the id of one that ended is left alone. What runs may finish (the server's --drain-timeout, 30 s), a second signal follows
-after STOP_TIMEOUT seconds (40), then a kill. Logs stay in RUN_DIR.
+after STOP_TIMEOUT seconds (40), then a kill; a sweep's routers have as long. Logs stay in RUN_DIR.
 
 Exit codes: 0 nothing of ours runs any more; 1 a process could not be ended; 2 wrong use.
 EOF
@@ -30,6 +30,7 @@ main() {
   [ $# -eq 1 ] || wrong_use "one word is taken, and here are $#: $*"
   : "${STOP_TIMEOUT:=40}"
   need_number STOP_TIMEOUT 0 86400
+  need_run_dir
   for name in "${names[@]}"; do
     if ! is_running "$name"; then
       forget "$name"
@@ -37,7 +38,7 @@ main() {
     elif stop_remembered "$name"; then
       say "$name: process $PID has ended ($WHAT)"
     else
-      trouble "$name: process $PID ($WHAT) could not be ended; is it another user's?"
+      trouble "$name: process $PID ($WHAT), or what it started (${!CHILDREN[*]}), could not be ended; is it another user's?"
       failed=1
     fi
   done

@@ -7,8 +7,6 @@
 
 set -euo pipefail
 
-RUN_DIR=${RUN_DIR:-${XDG_STATE_HOME:-${HOME:-/tmp}/.local/state}/baton}
-
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
 trouble() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 give_up() { trouble "$1"; exit "${2:-1}"; }
@@ -16,6 +14,13 @@ wrong_use() {
   trouble "$*"
   trouble "\`${0##*/} --help\` tells more"
   exit 2
+}
+
+# Never a folder that others could have made before us: what its pid files name is sent signals.
+need_run_dir() {
+  [ -z "${RUN_DIR:-}" ] || return 0
+  [ -n "${XDG_STATE_HOME:-}${HOME:-}" ] || wrong_use "RUN_DIR is not set, and neither is HOME: name a folder of your own"
+  RUN_DIR=${XDG_STATE_HOME:-$HOME/.local/state}/baton
 }
 
 # The variable must be set to one of the words.
@@ -30,14 +35,16 @@ need_set() { # NAME WHAT
   [ -n "${!1:-}" ] || wrong_use "$1 is not set: $2"
 }
 
+# In decimal from then on, whatever zeros it began with.
 need_number() { # NAME LEAST MOST
   local value=${!1}
   if ! [[ $value =~ ^[0-9]{1,9}$ ]] || ((10#$value < $2 || 10#$value > $3)); then
     wrong_use "$1 must be a number from $2 to $3, and is '$value'"
   fi
+  printf -v "$1" %d "$((10#$value))"
 }
 
-# The program: BATON, else this checkout's, else the installed one.
+# The program: BATON, a path or a name in PATH, else this checkout's, else the installed one.
 find_baton() {
   local here
   here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -45,7 +52,9 @@ find_baton() {
     BATON=$here/../build/release/src/apps/baton
     [ -x "$BATON" ] || BATON=$(command -v baton) || give_up "no baton: run \`make build\`, or name the program in BATON" 3
   fi
-  [ -x "$BATON" ] || give_up "BATON names $BATON, which is no program" 3
+  local name=$BATON
+  [[ $BATON == */* ]] || BATON=$(type -P "$name") || give_up "BATON names $name, which is no program in PATH" 3
+  if [ ! -f "$BATON" ] || [ ! -x "$BATON" ]; then give_up "BATON names $BATON, which is no program" 3; fi
 }
 
 url_of() { # HOST PORT
@@ -68,7 +77,22 @@ remember() { # NAME PID WHAT
   mv "$file.new" "$file"
 }
 
-forget() { rm -f "$RUN_DIR/$1.pid"; } # NAME
+# Whether it runs, and that it does from now on, are one step: of two calls at once the second finds the first one's process.
+# Held from claim to release; closed in what is started in between.
+claim() { # NAME
+  mkdir -p "$RUN_DIR"
+  exec {CLAIM}>"$RUN_DIR/$1.lock"
+  flock -w 10 "$CLAIM" || give_up "$1 is being started or ended by another call ($RUN_DIR/$1.lock is held)"
+}
+release() { exec {CLAIM}>&-; }
+
+# Unless the file is that of a process that runs: somebody may have started the next one meanwhile.
+forget() { # NAME
+  [ -f "$RUN_DIR/$1.pid" ] || return 0
+  claim "$1"
+  is_running "$1" || rm -f "$RUN_DIR/$1.pid"
+  release
+}
 
 # True while the very process that was remembered runs; then PID and WHAT are its.
 is_running() { # NAME
@@ -90,22 +114,63 @@ health() { # HOST PORT
       printf %s "$status"' health "$1" "$2" 2>/dev/null || true
 }
 
-# Ends the process that was remembered, as its drain allows; a second signal after STOP_TIMEOUT, which it obeys within two
-# seconds, then a kill. False if it lives on.
-stop_remembered() { # NAME
-  local step
-  for step in "TERM $STOP_TIMEOUT" 'TERM 5' 'KILL 5'; do
-    is_running "$1" || break
-    kill -s "${step% *}" "$PID" 2>/dev/null || true
-    wait_gone "$1" "${step#* }" && break
+# What a process started, by id with its start time: a sweep's routers outlive it by their drain.
+declare -A CHILDREN
+
+note_children() { # PID
+  local pids pid start
+  read -r -d '' -a pids < <(cat /proc/"$1"/task/*/children 2>/dev/null) || true
+  for pid in "${pids[@]}"; do
+    start=$(start_time "$pid")
+    [ -z "$start" ] || CHILDREN[$pid]=$start
   done
-  is_running "$1" && return 1
-  forget "$1"
 }
 
-wait_gone() { # NAME SECONDS
-  local end=$((SECONDS + $2))
-  while is_running "$1"; do
+living_children() {
+  local pid
+  for pid in "${!CHILDREN[@]}"; do
+    [ "$(start_time "$pid")" != "${CHILDREN[$pid]}" ] || printf '%s ' "$pid"
+  done
+}
+
+# The very process that was found running at first, and no other that may have taken its name since.
+is_still_running() { is_running "$1" && [ "$PID" = "$2" ]; } # NAME PID
+
+# Ends the process that was remembered, as its drain allows; a second signal after STOP_TIMEOUT, which it obeys within two
+# seconds, then a kill. Then what it started: that ends by itself, or is killed after STOP_TIMEOUT. False if anything lives on.
+stop_remembered() { # NAME
+  local step pid
+  is_running "$1" || { forget "$1"; return 0; }
+  pid=$PID
+  CHILDREN=()
+  for step in "TERM $STOP_TIMEOUT" 'TERM 5' 'KILL 5'; do
+    is_still_running "$1" "$pid" || break
+    note_children "$pid"
+    kill -s "${step% *}" "$pid" 2>/dev/null || true
+    wait_gone "${step#* }" is_still_running "$1" "$pid" && break
+  done
+  PID=$pid
+  ! is_still_running "$1" "$pid" || return 1
+  PID=$pid
+  forget "$1"
+  stop_children
+}
+
+has_children() { [ -n "$(living_children)" ]; }
+
+stop_children() {
+  wait_gone "$STOP_TIMEOUT" has_children && return
+  # shellcheck disable=SC2046 # one word each
+  kill -s KILL $(living_children) 2>/dev/null || true
+  wait_gone 5 has_children
+}
+
+# False if the command is still true after so many seconds.
+wait_gone() { # SECONDS COMMAND...
+  local end=$((SECONDS + $1))
+  shift
+  while "$@"; do
+    [ "$1" != is_still_running ] || note_children "$3"
     ((SECONDS < end)) || return 1
     sleep 0.1
   done

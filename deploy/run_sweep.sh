@@ -42,7 +42,7 @@ EOF
 }
 
 wait_ready() { # SIDE HOST PORT
-  local end=$((SECONDS + 10#$READY_TIMEOUT)) status
+  local end=$((SECONDS + READY_TIMEOUT)) status
   while status=$(health "$2" "$3") && [ "$status" != 200 ]; do
     ((SECONDS < end)) || give_up "$1 at $(url_of "$2" "$3") is not ready within READY_TIMEOUT=$READY_TIMEOUT s: /health $(
       [ -n "$status" ] && echo "answers $status" || echo 'does not answer; is it started, and its port open?')"
@@ -61,6 +61,7 @@ main() {
   need_number PREFILL_PORT 1 65535
   need_number DECODE_PORT 1 65535
   need_number READY_TIMEOUT 1 86400
+  need_run_dir
   find_baton
   [ -z "${VLLM_SRC:-}" ] || say "VLLM_SRC is not needed: the router is part of baton"
 
@@ -79,9 +80,10 @@ main() {
 
   # QPS_LIST, INPUT_LENS, OUTPUT_LENS, ITERATIONS and PREFILL_... are read by `baton sweep` itself. It becomes this process,
   # and its routers end with it: `cleanup.sh proxy` ends a sweep that runs in the background.
-  mkdir -p "$RUN_DIR"
+  claim sweep
   if is_running sweep; then give_up "a sweep runs already: process $PID, into $WHAT"; fi
   remember sweep $$ "$RESULTS_DIR"
+  release
   exec "${command[@]}"
 }
 

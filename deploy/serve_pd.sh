@@ -44,8 +44,8 @@ variables (default):
   FIRST_TOKEN                 of the proxy: decode, as published, or prefill (decode)
   READY_TIMEOUT               seconds until /health must be 200 (300); what is not is ended
   STOP_TIMEOUT                seconds that it may take for that, before a second signal (40)
-  RUN_DIR                     pid files and logs ($XDG_STATE_HOME/baton or ~/.local/state/baton)
-  BATON                       the program (this checkout's, else the installed one)
+  RUN_DIR                     pid files, locks and logs ($XDG_STATE_HOME/baton or ~/.local/state/baton)
+  BATON                       the program, by path or by its name in PATH (this checkout's, else the installed one)
 
 Exit codes: 0 ready; 1 it ended, was not ready in time, or runs already; 2 a variable or flag is wrong;
 3 weights or program missing; 4 a port is in use or cannot be listened on.
@@ -87,6 +87,7 @@ check() {
     need_number "$name" 1 65535
   done
   need_number READY_TIMEOUT 1 86400
+  need_number STOP_TIMEOUT 0 86400
   # These go into a JSON text as they are.
   for name in PREFILL_IP DECODE_IP PREFILL_ENGINE_ID DECODE_ENGINE_ID; do
     [[ ${!name} =~ ^[A-Za-z0-9._:%-]+$ ]] || wrong_use "$name has characters that no address or name has: '${!name}'"
@@ -161,11 +162,12 @@ start() {
   local log=$RUN_DIR/$ROLE.log listens=$RUN_DIR/$ROLE.listens end
   # A session of its own: the end of this terminal is not the server's. It says when it listens: until then another
   # program's /health may be what answers on that port.
-  setsid "${COMMAND[@]}" --announce-fd 9 </dev/null >"$log" 2>&1 9>"$listens" &
+  setsid "${COMMAND[@]}" --announce-fd 9 </dev/null >"$log" 2>&1 9>"$listens" {CLAIM}>&- &
   STARTED=$!
   remember "$ROLE" "$STARTED" "$(url_of "$HOST" "$PORT")"
+  release
   trap 'stop_remembered "$ROLE" || true; exit 1' INT TERM
-  end=$((SECONDS + 10#$READY_TIMEOUT))
+  end=$((SECONDS + READY_TIMEOUT))
   until [ -s "$listens" ] && [ "$(health "$HOST" "$PORT")" = 200 ]; do
     is_running "$ROLE" || ended_early "$log"
     if ((SECONDS >= end)); then
@@ -194,6 +196,7 @@ main() {
   done
   defaults
   check
+  need_run_dir
   find_baton
   make_command
   if [ -n "$dry_run" ]; then
@@ -201,12 +204,13 @@ main() {
     printf '\n'
     exit 0
   fi
-  mkdir -p "$RUN_DIR"
+  claim "$ROLE"
   if is_running "$ROLE"; then
     give_up "$ROLE runs already: process $PID at $WHAT; \`./cleanup.sh $([ "$ROLE" = proxy ] && echo proxy || echo server)\` ends it"
   fi
   if [ -n "$foreground" ]; then
     remember "$ROLE" $$ "$(url_of "$HOST" "$PORT")"
+    release
     exec "${COMMAND[@]}"
   fi
   start

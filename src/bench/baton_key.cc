@@ -122,8 +122,8 @@ Json link_share(const BenchRun& run) {
   return seconds > 0 ? Json(*run.counters.link_busy / seconds) : Json(nullptr);
 }
 
-// What an emulation cost this machine: where the first ones are small, the figures are the
-// profile's.
+// What an emulation cost this machine: where `overrun_s`, `late_s` and `link_lost_s` are small, the
+// figures are the profile's.
 Json emulation_json(const PointInfo& point, const Counters& c) {
   if (!point.emulated) return nullptr;
   return {{"overrun_s", or_null(c.overrun_time)}, {"late_s", or_null(c.late_time)},

@@ -46,7 +46,7 @@ struct HandoverSplit {
   std::optional<double> prefill;        // P's computing
   std::optional<double> register_wait;  // computed, and D's registration had not come
   std::optional<double> match;          // both there, until the first write
-  std::optional<double> post;           // first write posted to last write posted
+  std::optional<double> post;           // first write posted to last write taken by the link
   std::optional<double> wire;           // last write posted (first, if unknown) to D's last byte
   std::optional<double> detect;         // D has everything until its engine is told
   std::optional<double> first_step;     // told until the step of the model begins

@@ -128,6 +128,7 @@ TEST_F(BidirectionalTest, WithPrefixCachesOnlyWhatTheOtherLacksMoves) {
   submit(*prefill_, reading(second, kept), p);
   hand_over(second, p, d);
   EXPECT_EQ(seen(d), answer_alone(second));
+  EXPECT_EQ(first_output(p).cached_prompt_tokens, 20U);
   EXPECT_EQ(p.last.cached_prompt_tokens, 20U);
   EXPECT_EQ(prefill_->metrics().prefix_tokens_read.value(), 8U);
   EXPECT_EQ(p.last.computed_prompt_tokens, 40U - 28U);
@@ -261,6 +262,73 @@ TEST_F(BidirectionalTest, NoMoreIsKeptThanMayBeAndTheOldestGoes) {
   submit(*decode_, large, answer);
   answer.wait();
   EXPECT_FALSE(answer.last.kept.has_value());
+}
+
+// A block that several answers begin with is one block.
+TEST_F(BidirectionalTest, WhatAnswersShareIsKeptOnce) {
+  EngineOptions d = both_ways();
+  d.enable_prefix_caching = true;
+  d.kept_blocks_max = 9;  // two answers of 7 blocks, of which 5 are of the prompt of both
+  start(d);
+  Request request = make_request("r", make_prompt(1, 21), 10);
+  request.keep_blocks = request.sampling.ignore_eos = true;
+  for (const std::uint32_t blocks : {7U, 9U}) {
+    Answer answer;
+    submit(*decode_, request, answer);
+    answer.wait();
+    EXPECT_TRUE(answer.last.kept.has_value());
+    EXPECT_TRUE(eventually([&] { return decode_->blocks().used == blocks; }));
+    EXPECT_EQ(decode_->metrics().blocks_kept.value(), blocks);
+  }
+  Answer third;  // now the oldest goes, and with it only what is its own
+  submit(*decode_, request, third);
+  third.wait();
+  EXPECT_TRUE(eventually([&] { return decode_->blocks().used == 9U; }));
+  EXPECT_EQ(decode_->metrics().blocks_kept.value(), 9);
+}
+
+// Blocks that come back are those that nobody else uses: as many answers go as the room needs.
+TEST_F(BidirectionalTest, WhatAnswersShareGivesWayWithTheLastOfThem) {
+  EngineOptions d = both_ways();
+  d.enable_prefix_caching = true;
+  d.num_blocks = 20;
+  d.kept_blocks_max = 20;
+  start(d);
+  Request request = make_request("r", make_prompt(1, 21), 10);
+  request.keep_blocks = request.sampling.ignore_eos = true;
+  for (int i = 0; i < 3; ++i) {
+    Answer answer;
+    submit(*decode_, request, answer);
+    answer.wait();
+    EXPECT_TRUE(answer.last.kept.has_value());
+  }
+  EXPECT_EQ(decode_->metrics().blocks_kept.value(), 11);
+  Answer other;
+  const Request large = make_request("large", make_prompt(5, 64), 8);
+  submit(*decode_, large, other);
+  other.wait();
+  EXPECT_EQ(seen(other), answer_alone(large));
+  expect_whole();
+  EXPECT_TRUE(eventually([&] { return decode_->metrics().blocks_kept.value() == 0; }));
+}
+
+TEST_F(BidirectionalTest, OfFewTokensThePromptIsComputed) {
+  EngineOptions p = both_ways();
+  for (const auto& [threshold, read] : {std::pair{28U, 28U}, {29U, 0U}}) {
+    SCOPED_TRACE(threshold);
+    p.kv_recompute_threshold = threshold;
+    start(both_ways(), p);
+    Request request = make_request("r", make_prompt(1, 21), 10);
+    request.sampling.ignore_eos = true;
+    const Output::Kept kept = first_turn(request);
+    const Request second = next(request, 9);
+    Answer answer, d;
+    submit(*prefill_, reading(second, kept), answer);
+    hand_over(second, answer, d);
+    EXPECT_EQ(seen(d), answer_alone(second));
+    EXPECT_EQ(prefill_->metrics().prefix_tokens_read.value(), read);
+    EXPECT_EQ(answer.last.computed_prompt_tokens, 40U - read);
+  }
 }
 
 // The client of a request never hears of what could not be read for it.

@@ -50,6 +50,7 @@ class BlockPool {
   void quarantine(std::span<const BlockId> blocks);
   void release_quarantined(std::span<const BlockId> blocks);  // quarantined -> free
 
+  std::uint32_t users(BlockId block) const { return blocks_.at(block).users; }
   Counts counts() const;
 
  private:

@@ -66,6 +66,8 @@ struct Request {
   std::string id;  // for logs; unique among the running ones
   std::vector<TokenId> prompt;
   SamplingParams sampling;
+  // Requests share cached blocks with those of the same salt alone; "": with those that have none.
+  std::string cache_salt;
   // At most one of the two; both with EngineOptions::bidirectional: the prompt's beginning is read,
   // the rest computed, and the whole handed over.
   std::optional<RemoteDecode> remote_decode;
@@ -101,11 +103,12 @@ struct Output {
   std::optional<FinishReason> finish;
   std::optional<std::string> stop_reason;  // the stop string that ended it
   Error error;                             // with kError
+  // With `prefilled` and with `finish`: prompt positions found in the prefix cache here.
+  std::uint32_t cached_prompt_tokens = 0;
   // With `finish`:
   std::uint32_t prompt_tokens = 0;
   std::uint32_t completion_tokens = 0;
   std::uint32_t computed_prompt_tokens = 0;  // prompt positions this instance ran through the model
-  std::uint32_t cached_prompt_tokens = 0;    // prompt positions found in the prefix cache here
   std::uint32_t registrations = 0;           // D: attempts at the hand-over
   std::optional<Event> handover;             // this side's end of the hand-over
   // With keep_blocks: the whole blocks of prompt and answer, held under a lease as P's finished
@@ -156,6 +159,8 @@ struct EngineOptions {
   // prompts read. Needs pull mode and kv_both.
   bool bidirectional = false;
   std::uint32_t kept_blocks_max = 0;  // past it the oldest are given up; 0: half of the pool
+  // P: a prompt's beginning of fewer tokens is computed, although somebody kept it (vLLM's name).
+  std::uint32_t kv_recompute_threshold = 0;
   bool poison_blocks = false;  // debug: fill blocks with a pattern before they are granted to P
   std::optional<AgentOptions>
       agent;  // unset: no hand-over, every request runs here from end to end

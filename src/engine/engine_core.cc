@@ -31,6 +31,7 @@ RequestLimits limits_of(const model::Model& model, const EngineOptions& options)
     limits.role = options.agent->role;
     limits.mode = options.agent->mode;
     limits.bidirectional = options.bidirectional;
+    limits.kv_recompute_threshold = options.kv_recompute_threshold;
   }
   return limits;
 }

@@ -171,8 +171,9 @@ void EngineCore::index_blocks(Sequence& sequence) {
   const std::span<const TokenId> tokens = sequence.tokens;
   while ((sequence.indexed + 1) * size <= sequence.computed) {
     const BlockId block = sequence.blocks[sequence.indexed];
-    const auto [node, indexed] = prefix_cache_->insert(
-        sequence.last_node, tokens.subspan(sequence.indexed * size, size), block);
+    const auto [node, indexed] =
+        prefix_cache_->insert(sequence.last_node, tokens.subspan(sequence.indexed * size, size),
+                              block, sequence.request.cache_salt);
     if (indexed) pool_.mark_cached(block);
     sequence.last_node = node;
     ++sequence.indexed;
@@ -215,6 +216,7 @@ void EngineCore::send_ready(Sequence& sequence) {
   if (!sequence.first_token) count_prompt_sources(sequence);
   Output output;
   output.prefilled = true;
+  output.cached_prompt_tokens = std::min(sequence.cached, sequence.prompt_size);
   if (pulls()) {
     output.source =
         SourceBlocks{{0, sequence.prompt_size}, {sequence.blocks}, sequence.announcement};

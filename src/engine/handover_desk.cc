@@ -154,9 +154,8 @@ void HandoverDesk::detach_reader(Sequence& sequence) {
 
 bool HandoverDesk::keep(TransferId transfer, std::uint64_t announcement, std::uint32_t tokens,
                         std::vector<BlockId> blocks, std::uint32_t most) {
-  const auto count = static_cast<std::uint32_t>(blocks.size());
-  if (count > most) return false;
-  while (kept_blocks_ + count > most) give_up_oldest();
+  if (blocks.size() > most) return false;
+  while (kept_uses_.blocks_with(blocks) > most) give_up_oldest();
   if (!agent_->expect(transfer, tokens)) return false;
   ReadyPiece piece;
   piece.transfer = transfer;
@@ -167,24 +166,34 @@ bool HandoverDesk::keep(TransferId transfer, std::uint64_t announcement, std::ui
     cancel(transfer);  // the agent was never told of the blocks
     return false;
   }
+  kept_uses_.add(blocks);
   prefill_detached_.emplace(transfer, std::move(blocks));
   kept_.push_back(transfer);
-  kept_blocks_ += count;
   return true;
 }
 
 void HandoverDesk::give_up_kept(std::uint32_t blocks) {
-  while (given_up_blocks_ < blocks && !kept_.empty()) give_up_oldest();
+  std::uint32_t coming = 0;
+  for (const auto& [block, uses] : given_up_uses_) coming += coming_back({&block, 1});
+  while (coming < blocks && !kept_.empty()) coming += coming_back(give_up_oldest());
 }
 
-void HandoverDesk::give_up_oldest() {
+// Of blocks that were given up: those that nobody else uses.
+std::uint32_t HandoverDesk::coming_back(std::span<const BlockId> blocks) const {
+  return static_cast<std::uint32_t>(std::count_if(
+      blocks.begin(), blocks.end(),
+      [this](BlockId block) { return pool_->users(block) == given_up_uses_.of(block); }));
+}
+
+const std::vector<BlockId>& HandoverDesk::give_up_oldest() {
   const TransferId oldest = kept_.front();
-  const auto blocks = static_cast<std::uint32_t>(prefill_detached_.at(oldest).size());
+  const std::vector<BlockId>& blocks = prefill_detached_.at(oldest);
   kept_.pop_front();
-  kept_blocks_ -= blocks;
+  kept_uses_.remove(blocks);
   given_up_.insert(oldest);
-  given_up_blocks_ += blocks;
+  given_up_uses_.add(blocks);
   cancel(oldest);
+  return blocks;
 }
 
 void HandoverDesk::cancel(TransferId transfer) {
@@ -280,11 +289,10 @@ void HandoverDesk::quarantine(Sequence& sequence, const AttemptKey& key) {
 
 void HandoverDesk::on_prefill_event(Event event) {
   if (const auto held = prefill_detached_.find(event.transfer); held != prefill_detached_.end()) {
-    const auto blocks = static_cast<std::uint32_t>(held->second.size());
+    if (given_up_.erase(event.transfer) > 0) given_up_uses_.remove(held->second);
+    if (std::erase(kept_, event.transfer) > 0) kept_uses_.remove(held->second);
     pool_->free(held->second);
     prefill_detached_.erase(held);
-    if (given_up_.erase(event.transfer) > 0) given_up_blocks_ -= blocks;
-    if (std::erase(kept_, event.transfer) > 0) kept_blocks_ -= blocks;
     listener_->transfer_over(event.transfer);
     return;
   }

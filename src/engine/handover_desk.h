@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,6 +19,7 @@
 
 #include "baton/agent.h"
 #include "engine/block_pool.h"
+#include "engine/block_uses.h"
 #include "engine/sequence.h"
 
 namespace baton::engine {
@@ -64,12 +66,14 @@ class HandoverDesk {
   bool give_up(const Sequence& sequence);
   // Bidirectional pull: offers blocks of a sequence that is over, as P's finished ones are, until
   // they are read, their lease ends, or they are given up: the oldest where more than `most` would
-  // be kept. False: not accepted, and the blocks stay the caller's.
+  // be kept, a block of several answers counted once. False: not accepted, and the blocks stay the
+  // caller's.
   bool keep(TransferId transfer, std::uint64_t announcement, std::uint32_t tokens,
             std::vector<BlockId> blocks, std::uint32_t most);
   // The oldest, until so many blocks are on their way back; they come with the agent's events.
+  // Those that others use as well do not come back, and do not count.
   void give_up_kept(std::uint32_t blocks);
-  std::uint32_t kept_blocks() const { return kept_blocks_; }
+  std::uint32_t kept_blocks() const { return kept_uses_.blocks(); }
 
   // P: the beginning of its prompt is not read (any more) from whoever kept it.
   void leave_prefix(Sequence& sequence) { detach_reader(sequence); }
@@ -93,7 +97,8 @@ class HandoverDesk {
   using AttemptKey = std::tuple<TransferId, std::uint32_t, std::uint32_t>;
 
   void cancel(TransferId transfer);
-  void give_up_oldest();
+  const std::vector<BlockId>& give_up_oldest();  // its blocks, which nobody keeps any more
+  std::uint32_t coming_back(std::span<const BlockId> blocks) const;
   void attach_reader(Sequence& sequence);
   void detach_reader(Sequence& sequence);
   void on_event(Event event);
@@ -119,7 +124,7 @@ class HandoverDesk {
   // Oldest first; each is in prefill_detached_, too, and those that were given up there alone.
   std::deque<TransferId> kept_;
   std::unordered_set<TransferId> given_up_;
-  std::uint32_t kept_blocks_ = 0, given_up_blocks_ = 0;
+  BlockUses kept_uses_, given_up_uses_;
 };
 
 }  // namespace baton::engine

@@ -26,8 +26,10 @@ std::optional<TransferId> prefix_of(const Request& request) {
 
 namespace {
 
-// Of a kept conversation that did not go on as it was kept, only the beginning is of use [I2].
-std::uint32_t tokens_to_read(Request& request, std::uint32_t block_size) {
+// Of a kept conversation that did not go on as it was kept, only the beginning is of use [I2], and
+// of few tokens computing is quicker than reading. What this instance has in its own prefix cache
+// is not known here, and counts as if it were to be read.
+std::uint32_t tokens_to_read(Request& request, const RequestLimits& limits) {
   if (!request.remote_prefill) return 0;
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
   if (!request.remote_decode) return prompt;
@@ -36,9 +38,10 @@ std::uint32_t tokens_to_read(Request& request, std::uint32_t block_size) {
   const auto readable = std::span(request.prompt).first(prompt - 1);
   const auto differs = std::mismatch(readable.begin(), readable.end(), kept.begin(), kept.end());
   const auto same = static_cast<std::uint32_t>(differs.first - readable.begin());
-  const std::uint32_t tokens = same / block_size * block_size;
-  if (tokens == 0) request.remote_prefill.reset();
-  return tokens;
+  const std::uint32_t tokens = same / limits.block_size * limits.block_size;
+  if (tokens > 0 && tokens >= limits.kv_recompute_threshold) return tokens;
+  request.remote_prefill.reset();
+  return 0;
 }
 
 }  // namespace
@@ -55,7 +58,7 @@ Intake::Intake(RequestLimits limits, std::uint32_t waiting_max,
 
 Status Intake::submit(Request request, OutputCallback callback) {
   if (Status status = validate(request, limits_); !status) return status;
-  const std::uint32_t to_read = tokens_to_read(request, limits_.block_size);
+  const std::uint32_t to_read = tokens_to_read(request, limits_);
   auto sequence = std::make_unique<Sequence>(std::move(request), std::move(callback), *tokenizer_);
   sequence->remote_tokens = to_read;
   const SamplingParams& sampling = sequence->request.sampling;

@@ -74,5 +74,25 @@ TEST_F(PrefixCacheTest, WhatIsBehindAForgottenBlockIsNotFound) {
   EXPECT_EQ(cache_.size(), 2U);
 }
 
+TEST_F(PrefixCacheTest, ASaltSeesItsOwnChainsAlone) {
+  const Tokens tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::span<const TokenId> all = tokens;
+  const auto index = [&](std::string_view salt, BlockId first, BlockId second) {
+    const auto begin = cache_.insert(PrefixCache::kRoot, all.first(4), first, salt);
+    return begin.indexed && cache_.insert(begin.node, all.subspan(4, 4), second, salt).indexed;
+  };
+  EXPECT_TRUE(index("a", 1, 2));
+  EXPECT_THAT(match(tokens), IsEmpty());
+  EXPECT_THAT(cache_.match(tokens, "b").blocks, IsEmpty());
+  EXPECT_TRUE(index("", 3, 4)) << "of nobody else's";
+  EXPECT_TRUE(index("b", 5, 6));
+  EXPECT_THAT(cache_.match(tokens, "a").blocks, ElementsAre(1, 2));
+  EXPECT_THAT(cache_.match(tokens, "b").blocks, ElementsAre(5, 6));
+  EXPECT_THAT(match(tokens), ElementsAre(3, 4));
+  cache_.forget(1);
+  EXPECT_THAT(cache_.match(tokens, "a").blocks, IsEmpty());
+  EXPECT_THAT(match(tokens), ElementsAre(3, 4));
+}
+
 }  // namespace
 }  // namespace baton::engine

@@ -51,6 +51,21 @@ TEST(PrefixCaching, ARepeatedPromptIsComputedFromItsLastBlockOn) {
   EXPECT_EQ(metrics.prompt_tokens_received.value(), 0U);
 }
 
+TEST(PrefixCaching, ARequestOfAnotherSaltComputesTheSamePromptItself) {
+  const auto engine = make_fake_engine(caching());
+  Request request = make_request("r", make_prompt(1, 21), 10);
+  for (const auto& [salt, cached] :
+       {std::pair{"one", 0U}, {"one", 20U}, {"other", 0U}, {"", 0U}, {"", 20U}}) {
+    SCOPED_TRACE(salt);
+    request.cache_salt = salt;
+    Answer answer;
+    submit(*engine, request, answer);
+    answer.wait();
+    EXPECT_EQ(seen(answer), answer_alone(request));
+    EXPECT_EQ(answer.last.cached_prompt_tokens, cached);
+  }
+}
+
 TEST(PrefixCaching, WhatWasGeneratedIsThereForTheNextTurn) {
   const auto engine = make_fake_engine(caching());
   Request turn = make_request("r", make_prompt(1, 14), 9);

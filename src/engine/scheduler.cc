@@ -95,7 +95,7 @@ bool Scheduler::grant(Sequence& sequence) {
   if (is_still_blocked(sequence, reserve)) return false;
   blocked_.reset();
   PrefixCache::Match match;
-  if (cache_ != nullptr) match = cache_->match(sequence.tokens);
+  if (cache_ != nullptr) match = cache_->match(sequence.tokens, sequence.request.cache_salt);
   const auto cached = static_cast<std::uint32_t>(match.blocks.size());
   const std::uint32_t needed = blocks_for(sequence.size()) - cached;
   const std::uint32_t free = pool_->counts().free;

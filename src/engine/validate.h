@@ -16,6 +16,7 @@ struct RequestLimits {
   std::optional<Role> role;  // unset: no hand-over here
   Mode mode = Mode::kPush;
   bool bidirectional = false;
+  std::uint32_t kv_recompute_threshold = 0;  // tokens
 };
 
 // kInvalidArgument with the field and both values. Pure; any thread.

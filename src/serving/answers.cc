@@ -233,7 +233,7 @@ class PrefillAnswer : public Answer {
       choice.show_token_ids = context_.show_token_ids;
       choice.finish_reason = finish_name(engine::FinishReason::kHandedOver);
       const Usage usage = {context_.prompt_tokens, static_cast<std::uint32_t>(output.tokens.size()),
-                           0};
+                           output.cached_prompt_tokens};
       writer_->respond(200, kJson, whole_body(context_.head, choice, usage, where(output)),
                        transfer_header(context_));
       return;

@@ -21,8 +21,8 @@ Json head_of(const AnswerHead& head, bool chunk) {
   return body;
 }
 
-// Cached are tokens whose KV this request reused. This instance reuses nothing yet: what P sent was
-// computed for this very request, or read by P, which D is not told.
+// Cached are tokens that this instance found in its own prefix cache: what P sent was computed for
+// this very request, or found or read by P, which D is not told.
 Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -184,7 +184,7 @@ std::string kv_answer(const TransferId& transfer, const PeerAddress& peer, std::
            {"remote_block_ids", source ? Json(source->block_ids) : Json::array()},
            {"tp_size", tp_size}};
   if (source) {
-    out["remote_tokens"] = source->range.end;
+    out["remote_num_tokens"] = source->range.end;
     out["remote_announcement"] = hex(source->announcement);
   }
   if (!token_ids.empty()) out["remote_token_ids"] = token_ids;

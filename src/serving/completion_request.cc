@@ -432,7 +432,7 @@ Checked read_announcement(const Json& object, KvTransferParams& out) {
   }
   constexpr std::uint64_t kTokensMost = std::numeric_limits<std::uint32_t>::max();
   std::optional<std::uint64_t> tokens, first;
-  if (Checked r = read_kv_number(object, "remote_tokens", 1, kTokensMost, tokens); !r) return r;
+  if (Checked r = read_kv_number(object, "remote_num_tokens", 1, kTokensMost, tokens); !r) return r;
   constexpr std::uint64_t kTokenMost = std::numeric_limits<TokenId>::max();
   if (Checked r = read_kv_number(object, "remote_first_token", 0, kTokenMost, first); !r) return r;
   if (first) out.announced_token = static_cast<TokenId>(*first);
@@ -440,7 +440,7 @@ Checked read_announcement(const Json& object, KvTransferParams& out) {
   if (ids == nullptr || (ids->is_array() && ids->empty())) return {};
   SourceBlocks source;
   if (Checked r = read_block_ids(*ids, source.block_ids); !r) return r;
-  if (!tokens) return bad_kv("remote_tokens", "how many tokens remote_block_ids hold", nullptr);
+  if (!tokens) return bad_kv("remote_num_tokens", "how many tokens remote_block_ids hold", nullptr);
   source.range.end = static_cast<std::uint32_t>(*tokens);
   if (Checked r = read_hex(object, "remote_announcement", source.announcement); !r) return r;
   out.source = std::move(source);
@@ -455,6 +455,18 @@ Checked read_priority(const Json& object, std::int64_t& out) {
       value->is_number() ? whole_number(*value) : std::optional<std::int64_t>();
   if (!number) return wrong_type("priority", "an integer", *value);
   out = *number;
+  return {};
+}
+
+Checked read_cache_salt(const Json& object, std::string& out) {
+  const Json* value = find(object, "cache_salt");
+  if (value == nullptr) return {};
+  const std::string wanted = fmt::format("a text of 1 to {} bytes", kCacheSaltMax);
+  if (!value->is_string()) return wrong_type("cache_salt", wanted, *value);
+  const auto& salt = value->get_ref<const std::string&>();
+  if (salt.empty() || salt.size() > kCacheSaltMax)
+    return out_of_range("cache_salt", wanted, *value);
+  out = salt;
   return {};
 }
 
@@ -525,6 +537,7 @@ void log_unknown_fields(const Json& object) {
                                         "store",
                                         "request_id",
                                         "priority",
+                                        "cache_salt",
                                         "stream_options",
                                         "kv_transfer_params",
                                         "response_format"};
@@ -551,6 +564,7 @@ Checked read_all(const Json& object, KvParams kv, CompletionRequest& out) {
   if (Checked r = read_sampling(object, out); !r) return r;
   if (Checked r = read_bool(object, "return_token_ids", out.return_token_ids); !r) return r;
   if (Checked r = read_priority(object, out.priority); !r) return r;
+  if (Checked r = read_cache_salt(object, out.cache_salt); !r) return r;
   return kv == KvParams::kRead ? read_kv(object, out) : Checked();
 }
 

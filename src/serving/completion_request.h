@@ -42,7 +42,7 @@ struct KvTransferParams {
   std::optional<std::chrono::milliseconds> transfer_timeout;
   bool debug = false;         // the answer carries the hand-over's record
   std::string transfer_mode;  // "push", "pull", or "" where nothing is said
-  // D, pull: what P announced (remote_block_ids, remote_tokens, remote_announcement,
+  // D, pull: what P announced (remote_block_ids, remote_num_tokens, remote_announcement,
   // remote_first_token). Here they are in form; the engine holds them against the prompt, the agent
   // against P's pool.
   std::optional<SourceBlocks> source;
@@ -64,11 +64,14 @@ struct CompletionRequest {
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
+  // vLLM's: KV is shared with requests of the same salt alone. "": with those that have none.
+  std::string cache_salt;
   std::int64_t priority = 0;  // vLLM's: lower goes first; a router's, where requests wait for D
   std::optional<KvTransferParams> kv;
 };
 
 inline constexpr std::uint32_t kDefaultMaxTokens = 16;  // of /v1/completions
+inline constexpr std::size_t kCacheSaltMax = 256;       // bytes
 
 // Whether kv_transfer_params is read. A router drops what a client sent there, unread.
 enum class KvParams : std::uint8_t { kRead, kIgnore };

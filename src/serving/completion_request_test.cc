@@ -172,7 +172,7 @@ TEST(KvTransferParams, OfAPulledRequest) {
                            std::string(kTransferId) + "\", ";
   const auto pulled =
       parse_completion_request(Endpoint::kCompletions, with_kv(head + R"("transfer_mode": "pull",
-      "remote_block_ids": [[3, 1, 4]], "remote_tokens": 40,
+      "remote_block_ids": [[3, 1, 4]], "remote_num_tokens": 40,
       "remote_announcement": "ffffffffffffffff", "remote_first_token": 9})"));
   ASSERT_TRUE(pulled.has_value()) << pulled.error().message;
   EXPECT_EQ(pulled->kv->transfer_mode, "pull");
@@ -200,6 +200,23 @@ TEST(CompletionRequest, APriorityIsAnyInteger) {
   EXPECT_THAT(wrong.error().message, HasSubstr("priority must be an integer, and is \"a\""));
 }
 
+TEST(CompletionRequest, ACacheSaltIsATextThatIsNotEmptyAndHasABound) {
+  const auto parse = [](const std::string& salt) {
+    return parse_completion_request(Endpoint::kCompletions,
+                                    R"({"prompt": "x", "cache_salt": )" + salt + "}");
+  };
+  EXPECT_EQ(parse("\"tenant-1\"")->cache_salt, "tenant-1");
+  EXPECT_EQ(parse("null")->cache_salt, "");
+  EXPECT_TRUE(parse('"' + std::string(kCacheSaltMax, 'a') + '"').has_value());
+  for (const std::string& wrong :
+       {std::string("7"), std::string(R"("")"), '"' + std::string(kCacheSaltMax + 1, 'a') + '"'}) {
+    const auto refused = parse(wrong);
+    ASSERT_FALSE(refused.has_value()) << wrong;
+    EXPECT_EQ(refused.error().status, 400);
+    EXPECT_THAT(refused.error().message, HasSubstr("cache_salt must be a text of 1 to 256 bytes"));
+  }
+}
+
 // Looking up each member of an object by walking the others would hold a server for minutes.
 TEST(CompletionRequest, RefusesAnObjectOfManyMembersWithoutReadingIt) {
   const auto body_of = [](int members) {
@@ -219,7 +236,8 @@ TEST(CompletionRequest, RefusesAnObjectOfManyMembersWithoutReadingIt) {
 
 TEST(KvTransferParams, OfAChatThatGoesOn) {
   const std::string kept = R"({"transfer_id": "00000000000000000000000000000005", "remote_port": 5,
-    "remote_engine_id": "d1", "remote_host": "h", "remote_incarnation": "0f", "remote_tokens": 16,
+    "remote_engine_id": "d1", "remote_host": "h", "remote_incarnation": "0f",
+    "remote_num_tokens": 16,
     "remote_block_ids": [[3]], "remote_token_ids": [1, 2]})";
   const auto parsed = parse_completion_request(
       Endpoint::kCompletions, with_kv(R"({"do_remote_decode": true, "kept": )" + kept + "}"));
@@ -253,7 +271,7 @@ TEST(KvTransferParams, RefusedByFieldAndValue) {
       {R"({"do_remote_decode": true, "kept": )" + ("{" + peer).replace(1, 27, "") + "1}}",
        "remote_block_ids must be those of the kept blocks"},
       {R"({"do_remote_decode": true, "kept": )" + ("{" + peer).replace(1, 27, "") +
-           "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 16}}",
+           "1, \"remote_block_ids\": [[1]], \"remote_num_tokens\": 16}}",
        "remote_token_ids must be a list of token ids, and is missing"},
       {R"({"do_remote_decode": true, "first_token": "both"})", "\"both\""},
       {R"({"do_remote_prefill": true})", "transfer_id must be 32 lower-case hex digits"},
@@ -268,10 +286,10 @@ TEST(KvTransferParams, RefusedByFieldAndValue) {
       {"{" + peer + "1, \"remote_block_ids\": [7]}", "and is [7]"},
       {"{" + peer + "1, \"remote_block_ids\": [[-1]]}", "and is -1"},
       {"{" + peer + "1, \"remote_block_ids\": [[4294967296]]}", "and is 4294967296"},
-      {"{" + peer + "1, \"remote_block_ids\": [[1]]}", "remote_tokens must be how many"},
-      {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 0}",
-       "remote_tokens must be an integer from 1"},
-      {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_tokens\": 1, " +
+      {"{" + peer + "1, \"remote_block_ids\": [[1]]}", "remote_num_tokens must be how many"},
+      {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_num_tokens\": 0}",
+       "remote_num_tokens must be an integer from 1"},
+      {"{" + peer + "1, \"remote_block_ids\": [[1]], \"remote_num_tokens\": 1, " +
            "\"remote_announcement\": \"no\"}",
        "remote_announcement must be a text of hex digits"},
       {"{" + peer + "1, \"remote_first_token\": -4}", "remote_first_token must be an integer"},

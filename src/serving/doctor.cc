@@ -87,7 +87,17 @@ Result<std::vector<std::string>> router_models(const DoctorOptions& options, Dur
   return names;
 }
 
-Check compare_router(const DoctorOptions& options, const InstanceInfo& prefill,
+Check compare_upstreams(const DoctorOptions& options, const InstanceInfo& prefill,
+                        const InstanceInfo& decode, Duration timeout) {
+  const auto answer = http::fetch(call_of(options.router, "/baton/upstreams", timeout));
+  const Result<std::vector<UpstreamEntry>> listed =
+      answer ? parse_upstreams(answer->body) : tl::unexpected<Error>(answer.error());
+  if (listed) return check_router_upstreams(*listed, prefill, decode);
+  return warning("router's instances", "it does not say which they are: " + listed.error().message,
+                 "upgrade the router; until then look at its --prefill and --decode");
+}
+
+Check compare_models(const DoctorOptions& options, const InstanceInfo& prefill,
                      const InstanceInfo& decode, Duration timeout) {
   const auto listed = router_models(options, timeout);
   if (listed) return check_router_models(*listed, prefill, decode);
@@ -115,7 +125,8 @@ std::vector<Check> diagnose(const DoctorOptions& options) {
   if (options.router.empty()) return out;
   const bool is_ready = ask_router(options, timeout, out);
   if (is_ready && prefill && decode) {
-    out.push_back(compare_router(options, *prefill, *decode, timeout));
+    out.push_back(compare_upstreams(options, *prefill, *decode, timeout));
+    out.push_back(compare_models(options, *prefill, *decode, timeout));
   }
   return out;
 }

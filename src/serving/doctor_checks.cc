@@ -312,6 +312,50 @@ Check check_router_models(const std::vector<std::string>& listed, const Instance
   return ok(kName, found);
 }
 
+namespace {
+
+std::string entry_text(const UpstreamEntry& entry) {
+  std::string text = fmt::format("{} {} ({})", to_string(entry.stage), entry.url,
+                                 entry.engine_id.empty() ? "not heard of" : entry.engine_id);
+  if (!entry.up) text += fmt::format(" is not up: {}", entry.reason);
+  return text;
+}
+
+// What is against it that the router routes this one; "" if it does.
+std::string not_routed(std::span<const UpstreamEntry> listed, Stage stage,
+                       const InstanceInfo& info) {
+  std::string text = fmt::format("{} {} is not among them", to_string(stage), info.engine_id);
+  for (const UpstreamEntry& entry : listed) {
+    if (entry.stage != stage || entry.engine_id != info.engine_id) continue;
+    if (entry.incarnation == info.incarnation) return entry.up ? "" : entry_text(entry);
+    text = fmt::format(
+        "the {} {} there, {}, is another process (incarnation {:016x}, and asked was {:016x})",
+        to_string(stage), info.engine_id, entry.url, entry.incarnation, info.incarnation);
+  }
+  return text;
+}
+
+}  // namespace
+
+Check check_router_upstreams(std::span<const UpstreamEntry> listed, const InstanceInfo& prefill,
+                             const InstanceInfo& decode) {
+  constexpr char kName[] = "router's instances";
+  std::vector<std::string> known, missing;
+  for (const UpstreamEntry& entry : listed) known.push_back(entry_text(entry));
+  for (const auto& [stage, info] :
+       {std::pair{Stage::kPrefill, &prefill}, {Stage::kDecode, &decode}}) {
+    std::string trouble = not_routed(listed, stage, *info);
+    if (!trouble.empty()) missing.push_back(std::move(trouble));
+  }
+  std::string found = fmt::format("{}", fmt::join(known, ", "));
+  if (missing.empty()) return ok(kName, std::move(found));
+  return failure(kName,
+                 fmt::format("{}; the router has {}", fmt::join(missing, "; "),
+                             found.empty() ? "none" : found),
+                 "it routes other instances: give it this pair with --prefill and --decode, or the "
+                 "doctor those that it has");
+}
+
 std::string checks_text(std::span<const Check> checks) {
   // What was found is mostly what servers and peers say.
   const auto shown = [](const std::string& text) { return printable(text, kShownMax); };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "serving/instance_info.h"
+#include "serving/upstream_list.h"
 
 namespace baton::serving {
 
@@ -41,9 +42,15 @@ std::vector<Check> check_pair(const InstanceInfo& prefill, const InstanceInfo& d
 Check check_model(const std::string& model, const InstanceInfo& prefill,
                   const InstanceInfo& decode);
 
-// Whether the router is this pair's: it lists a name exactly if a P and a D of its serve it.
+// Whether what this pair serves can be asked for at the router: it lists a name exactly if a P and
+// a D of its serve it.
 Check check_router_models(const std::vector<std::string>& listed, const InstanceInfo& prefill,
                           const InstanceInfo& decode);
+
+// Whether the very processes of this pair are behind the router and take requests, each on its
+// side. Compared by engine id and incarnation: the router may reach them at other addresses.
+Check check_router_upstreams(std::span<const UpstreamEntry> listed, const InstanceInfo& prefill,
+                             const InstanceInfo& decode);
 
 // Lines for people, or a JSON object {"ok": ..., "checks": [...]}.
 std::string checks_text(std::span<const Check> checks);

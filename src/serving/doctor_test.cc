@@ -231,6 +231,36 @@ TEST(Doctor, ARouterOfOtherInstancesIsFoundByItsModels) {
   EXPECT_EQ(check_router_models({}, pair.p, pair.d).verdict, Verdict::kOk);
 }
 
+TEST(Doctor, ARouterOfOtherProcessesIsFoundByTheirIdsWhateverTheModelIsCalled) {
+  Pair pair;
+  pair.p.incarnation = 0xA1;
+  pair.d.incarnation = 0xB1;
+  const std::vector<UpstreamEntry> right = {
+      {Stage::kPrefill, "http://10.0.0.1:8100", true, "", "p0", 0xA1},
+      {Stage::kPrefill, "http://10.0.0.3:8100", true, "", "p1", 0xA2},
+      {Stage::kDecode, "http://10.0.0.2:8200", true, "", "d0", 0xB1}};
+  const Check all = check_router_upstreams(right, pair.p, pair.d);
+  EXPECT_EQ(all.verdict, Verdict::kOk) << all.found;
+  const auto spoilt = [&](auto spoil) {
+    std::vector<UpstreamEntry> entries = right;
+    spoil(entries);
+    const Check check = check_router_upstreams(entries, pair.p, pair.d);
+    EXPECT_EQ(check.verdict, Verdict::kFail) << check.found;
+    EXPECT_THAT(check.remedy, ::testing::HasSubstr("--prefill and --decode"));
+    return check.found;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(spoilt([](auto& e) { e.erase(e.begin()); }),
+              HasSubstr("prefill p0 is not among them; the router has prefill http://10.0.0.3"));
+  EXPECT_THAT(spoilt([](auto& e) { e[2].stage = Stage::kPrefill; }),
+              HasSubstr("decode d0 is not among them"));
+  EXPECT_THAT(spoilt([](auto& e) { e[2].incarnation = 0xB2; }),
+              HasSubstr("the decode d0 there, http://10.0.0.2:8200, is another process"));
+  EXPECT_THAT(spoilt([](auto& e) { e[0].up = false, e[0].reason = "it is silent"; }),
+              HasSubstr("prefill http://10.0.0.1:8100 (p0) is not up: it is silent"));
+  EXPECT_THAT(spoilt([](auto& e) { e.clear(); }), HasSubstr("the router has none"));
+}
+
 // A router that says 503 is told with its own words and what to look at.
 TEST(Doctor, ARouterThatIsNotReadyIsToldWithItsReason) {
   FakeInstance p("p0", "kv_producer"), d("d0", "kv_consumer");
@@ -263,6 +293,8 @@ TEST(Doctor, ARouterThatIsNotReadyIsToldWithItsReason) {
   checks = diagnose(asked);
   ASSERT_NE(named(checks, "router's models"), nullptr);
   EXPECT_EQ(named(checks, "router's models")->verdict, Verdict::kFail);
+  ASSERT_NE(named(checks, "router's instances"), nullptr);
+  EXPECT_EQ(named(checks, "router's instances")->verdict, Verdict::kWarning) << "it does not say";
   ASSERT_NE(named(checks, "model asked for"), nullptr);
   EXPECT_EQ(named(checks, "model asked for")->verdict, Verdict::kFail);
   (*router)->stop(Duration::zero());

@@ -473,6 +473,7 @@ class InstanceServerImpl : public InstanceServer {
     run.prompt = std::move(*prompt);
     run.sampling = std::move(request.sampling);
     run.sampling.max_tokens = *limit;
+    run.cache_salt = std::move(request.cache_salt);
     const std::string id = run.id;
     ApiError refusal;
     name_transfer(context, refusal);

@@ -240,11 +240,15 @@ TEST_F(InstanceServerTest, PrefillTellsWhenBlocksArePinnedAndHowTheHandoverEnded
 
 TEST_F(InstanceServerTest, PlainPrefillAnswersWithWhereDFindsIt) {
   attach();
-  const auto browser = ask("{\"prompt\": \"a\", " + kv("do_remote_decode") + "}");
+  const auto browser =
+      ask(R"({"prompt": "a", "cache_salt": "tenant-1", )" + kv("do_remote_decode") + "}");
+  EXPECT_EQ(engine_.request(0).cache_salt, "tenant-1");
   engine::Output prefilled = text_output("x", {42});
   prefilled.prefilled = true;
+  prefilled.cached_prompt_tokens = 32;
   engine_.say(0, std::move(prefilled));
   EXPECT_TRUE(browser->ends());
+  EXPECT_THAT(browser->body(), HasSubstr(R"("cached_tokens":32)"));
   EXPECT_THAT(browser->body(), HasSubstr(R"("kv_transfer_params":{"do_remote_prefill":true)"));
   EXPECT_THAT(browser->body(), HasSubstr(R"("remote_port":5600)"));
   engine_.say(0, last_output(engine::FinishReason::kHandedOver));
@@ -263,10 +267,10 @@ TEST_F(InstanceServerTest, PulledPrefillAnnouncesItsBlocksInEitherForm) {
     prefilled.source = SourceBlocks{{0, 3}, {{7, 2}}, 0xABCDEF};
     engine_.say(i, std::move(prefilled));
     EXPECT_TRUE(browser->sees(R"("remote_block_ids":[[7,2]])"));
-    for (const char* part :
-         {R"("transfer_mode":"pull")", R"("remote_tokens":3)", R"("remote_engine_id":"engine-1")",
-          R"("remote_port":5600)", R"("remote_incarnation":"0000000000000abc")",
-          R"("remote_announcement":"0000000000abcdef")"}) {
+    for (const char* part : {R"("transfer_mode":"pull")", R"("remote_num_tokens":3)",
+                             R"("remote_engine_id":"engine-1")", R"("remote_port":5600)",
+                             R"("remote_incarnation":"0000000000000abc")",
+                             R"("remote_announcement":"0000000000abcdef")"}) {
       EXPECT_THAT(browser->body(), HasSubstr(part));
     }
     engine_.say(i, last_output(engine::FinishReason::kHandedOver));
@@ -280,7 +284,7 @@ TEST_F(InstanceServerTest, AnAnnouncementReachesTheEngine) {
   std::string params = kv("do_remote_prefill");
   params.pop_back();
   const auto browser = ask(R"({"prompt": "abc", )" + params + R"(, "transfer_mode": "pull",
-      "remote_block_ids": [[7, 2]], "remote_tokens": 3, "remote_announcement": "abcdef",
+      "remote_block_ids": [[7, 2]], "remote_num_tokens": 3, "remote_announcement": "abcdef",
       "remote_first_token": 42}})");
   const auto remote = engine_.request(0).remote_prefill;
   ASSERT_TRUE(remote.has_value());

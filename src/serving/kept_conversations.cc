@@ -1,33 +1,40 @@
 #include "serving/kept_conversations.h"
 
-#include <algorithm>
 #include <array>
-#include <functional>
 #include <string_view>
 #include <utility>
+
+#include "base/random.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace baton::serving {
 namespace {
 
-std::uint64_t hash_of(std::string_view text) {
-  return std::hash<std::string_view>()(text);
+std::uint64_t hash_of(std::string_view text, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(text.data(), text.size(), seed);
 }
 
-ConversationKey continued(ConversationKey before, const model::ChatMessage& message) {
-  const std::array<std::uint64_t, 3> parts = {before, hash_of(message.role),
-                                              hash_of(message.content)};
-  return hash_of({reinterpret_cast<const char*>(parts.data()), sizeof parts});
+// `before` and the texts behind it.
+ConversationKey continued(ConversationKey before, std::string_view first, std::string_view second,
+                          std::uint64_t seed) {
+  const std::array<std::uint64_t, 3> parts = {before, hash_of(first, seed), hash_of(second, seed)};
+  return hash_of({reinterpret_cast<const char*>(parts.data()), sizeof parts}, seed);
 }
 
 }  // namespace
 
-std::vector<ConversationKey> conversation_keys(const std::string& model,
-                                               const std::vector<model::ChatMessage>& messages) {
+KeptConversations::KeptConversations(std::size_t most) : most_(most), seed_(random_u64()) {}
+
+std::vector<ConversationKey> KeptConversations::keys_of(
+    const std::string& model, const std::string& cache_salt,
+    const std::vector<model::ChatMessage>& messages) const {
   std::vector<ConversationKey> keys;
   keys.reserve(messages.size());
-  ConversationKey key = hash_of(model);
+  ConversationKey key = continued(0, model, cache_salt, seed_);
   for (const model::ChatMessage& message : messages) {
-    keys.push_back(key = continued(key, message));
+    keys.push_back(key = continued(key, message.role, message.content, seed_));
   }
   return keys;
 }

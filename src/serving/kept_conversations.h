@@ -1,7 +1,8 @@
 // Bidirectional pull, at the router: what decode instances kept of answered chats, so that the
 // prefill instance of the next turn can be told. A chat is known by its messages: nothing in
-// OpenAI's API names it. Whoever takes it up need not go on with the same tokens, nor with the same
-// chat where hashes collide: the prefill instance holds the kept tokens against its prompt.
+// OpenAI's API names it. Whoever sends the same messages takes it up, whoever they are, unless they
+// give another cache_salt. They need not go on with the same tokens, nor with the same chat where
+// hashes collide: the prefill instance holds the kept tokens against its prompt.
 //
 // Threads: any.
 #pragma once
@@ -22,10 +23,6 @@ namespace baton::serving {
 
 using ConversationKey = std::uint64_t;
 
-// Of the first message, of the first two, and so on to all of them.
-std::vector<ConversationKey> conversation_keys(const std::string& model,
-                                               const std::vector<model::ChatMessage>& messages);
-
 struct KeptConversation {
   std::string params;  // kv_transfer_params of the instance that keeps it, a JSON object
   std::string engine_id;
@@ -40,8 +37,12 @@ class KeptConversations {
   static constexpr std::size_t kBytesMax = 64 << 20;
 
   // `most` conversations, of which the least recently answered goes first. 0: none is remembered.
-  explicit KeptConversations(std::size_t most) : most_(most) {}
+  explicit KeptConversations(std::size_t most);
 
+  // Of the first message, of the first two, and so on to all of them. Of this table alone: nobody
+  // outside can tell which texts would be taken for each other.
+  std::vector<ConversationKey> keys_of(const std::string& model, const std::string& cache_salt,
+                                       const std::vector<model::ChatMessage>& messages) const;
   // In the place of what was there under this key. Too long ones are not remembered.
   void put(ConversationKey key, KeptConversation kept, Time expires);
   // The one with the most messages, and it is gone: kept blocks are read once.
@@ -58,6 +59,7 @@ class KeptConversations {
   void erase(Entries::iterator entry);
 
   const std::size_t most_;
+  const std::uint64_t seed_;
   mutable std::mutex mutex_;
   Entries entries_;
   std::unordered_map<ConversationKey, Entries::iterator> by_key_;

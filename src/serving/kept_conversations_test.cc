@@ -15,8 +15,8 @@ Messages next(Messages messages, const std::string& answer = "Hello.") {
   return messages;
 }
 
-ConversationKey key_of(const Messages& messages, const std::string& model = "m") {
-  return conversation_keys(model, messages).back();
+ConversationKey key_of(const KeptConversations& table, const Messages& messages) {
+  return table.keys_of("m", "", messages).back();
 }
 
 KeptConversation kept(const std::string& params) {
@@ -29,10 +29,10 @@ constexpr Time at(int seconds) {
 
 TEST(KeptConversations, TheNextTurnFindsTheTurnBeforeOnce) {
   KeptConversations table(8);
-  table.put(key_of(kFirst), kept("first"), at(10));
+  table.put(key_of(table, kFirst), kept("first"), at(10));
   const Messages second = next(kFirst);
-  table.put(key_of(second), kept("second"), at(10));
-  const auto keys = conversation_keys("m", next(second));
+  table.put(key_of(table, second), kept("second"), at(10));
+  const auto keys = table.keys_of("m", "", next(second));
   EXPECT_EQ(table.take(keys, at(1))->params, "second");
   EXPECT_EQ(table.take(keys, at(1))->params, "first");
   EXPECT_FALSE(table.take(keys, at(1)).has_value());
@@ -41,15 +41,15 @@ TEST(KeptConversations, TheNextTurnFindsTheTurnBeforeOnce) {
 
 TEST(KeptConversations, AnEditedAnswerOrTheSameQuestionAgainStillHasTheBeginning) {
   KeptConversations table(8);
-  table.put(key_of(kFirst), kept("first"), at(10));
-  EXPECT_TRUE(table.take(conversation_keys("m", next(kFirst, "Good day.")), at(1)).has_value());
-  table.put(key_of(kFirst), kept("first"), at(10));
-  EXPECT_TRUE(table.take(conversation_keys("m", kFirst), at(1)).has_value());
+  table.put(key_of(table, kFirst), kept("first"), at(10));
+  EXPECT_TRUE(table.take(table.keys_of("m", "", next(kFirst, "Good day.")), at(1)).has_value());
+  table.put(key_of(table, kFirst), kept("first"), at(10));
+  EXPECT_TRUE(table.take(table.keys_of("m", "", kFirst), at(1)).has_value());
 }
 
 TEST(KeptConversations, AnotherConversationFindsNothing) {
   KeptConversations table(8);
-  table.put(key_of(kFirst), kept("first"), at(10));
+  table.put(key_of(table, kFirst), kept("first"), at(10));
   const std::pair<std::string, Messages> others[] = {
       {"other", kFirst},
       {"m", {{"system", "Be brief."}, {"user", "Hi!"}}},
@@ -58,15 +58,32 @@ TEST(KeptConversations, AnotherConversationFindsNothing) {
       {"m", {{"system", "Be brief.Hi"}}},
   };
   for (const auto& [model, messages] : others) {
-    EXPECT_FALSE(table.take(conversation_keys(model, messages), at(1)).has_value());
+    EXPECT_FALSE(table.take(table.keys_of(model, "", messages), at(1)).has_value());
   }
   EXPECT_EQ(table.size(), 1U);
 }
 
+TEST(KeptConversations, TheSameMessagesWithAnotherSaltAreAnothersConversation) {
+  KeptConversations table(8);
+  table.put(table.keys_of("m", "tenant-1", kFirst).back(), kept("first"), at(10));
+  for (const char* salt : {"", "tenant-2"}) {
+    EXPECT_FALSE(table.take(table.keys_of("m", salt, next(kFirst)), at(1)).has_value()) << salt;
+  }
+  EXPECT_FALSE(table.take(table.keys_of("mtenant-1", "", next(kFirst)), at(1)).has_value());
+  EXPECT_TRUE(table.take(table.keys_of("m", "tenant-1", next(kFirst)), at(1)).has_value());
+}
+
+// Texts that one process takes for each other tell nothing about the next.
+TEST(KeptConversations, EachTableHasKeysOfItsOwn) {
+  const KeptConversations one(8), other(8);
+  EXPECT_EQ(key_of(one, kFirst), key_of(one, kFirst));
+  EXPECT_NE(key_of(one, kFirst), key_of(other, kFirst));
+}
+
 TEST(KeptConversations, WhatHasExpiredIsNotGiven) {
   KeptConversations table(8);
-  table.put(key_of(kFirst), kept("first"), at(10));
-  EXPECT_FALSE(table.take(conversation_keys("m", kFirst), at(10)).has_value());
+  table.put(key_of(table, kFirst), kept("first"), at(10));
+  EXPECT_FALSE(table.take(table.keys_of("m", "", kFirst), at(10)).has_value());
   EXPECT_EQ(table.size(), 0U);
 }
 

@@ -24,10 +24,27 @@ constexpr std::array kKeys = {"kv_connector",
                               "kv_load_failure_policy",
                               "kv_ip",
                               "kv_port"};
-constexpr std::array kExtraKeys = {"backends",         "kv_lease_duration", "kv_tls_cert",
-                                   "kv_tls_key",       "kv_tls_ca",         "kv_psk_file",
-                                   "kv_allowed_peers", "insecure",          "bidirectional_kv_xfer",
-                                   "kept_blocks_max"};
+constexpr std::array kExtraKeys = {"backends",
+                                   "kv_lease_duration",
+                                   "kv_tls_cert",
+                                   "kv_tls_key",
+                                   "kv_tls_ca",
+                                   "kv_psk_file",
+                                   "kv_allowed_peers",
+                                   "insecure",
+                                   "bidirectional_kv_xfer",
+                                   "kept_blocks_max",
+                                   "kv_recompute_threshold"};
+
+// vLLM's keys that have another name here.
+struct Renamed {
+  std::string_view key;
+  std::string_view instead;
+};
+constexpr std::array kRenamed = {
+    Renamed{"decoder_kv_blocks_ttl",
+            "kept blocks are held as long as all others that wait for a reader: give "
+            "kv_lease_duration, or the flag --lease, in seconds"}};
 
 template <std::size_t N>
 void check_keys(const Json& object, std::string_view where, const std::array<const char*, N>& known,
@@ -35,6 +52,13 @@ void check_keys(const Json& object, std::string_view where, const std::array<con
   for (const auto& [key, value] : object.items()) {
     const auto same = [&key](std::string_view name) { return name == key; };
     if (std::any_of(known.begin(), known.end(), same)) continue;
+    const auto renamed = std::find_if(kRenamed.begin(), kRenamed.end(),
+                                      [&](const Renamed& one) { return same(one.key); });
+    if (renamed != kRenamed.end()) {
+      problems.push_back(
+          fmt::format("{}{} {} is not offered: {}", where, key, shown(value), renamed->instead));
+      continue;
+    }
     problems.push_back(fmt::format("{}unknown key {}; known are {}", where, shown(Json(key)),
                                    fmt::join(known, ", ")));
   }
@@ -164,6 +188,10 @@ void read_bidirectional(const Json& extra, KvTransferConfig& out, Problems& prob
   constexpr std::uint64_t kBlocks = 1ULL << 30;
   if (const auto most = number_of(extra, "kept_blocks_max", kBlocks, problems)) {
     out.kept_blocks_max = static_cast<std::uint32_t>(*most);
+  }
+  constexpr std::uint64_t kTokens = 1ULL << 30;
+  if (const auto least = number_of(extra, "kv_recompute_threshold", kTokens, problems)) {
+    out.kv_recompute_threshold = static_cast<std::uint32_t>(*least);
   }
   if (!out.bidirectional || (out.mode == Mode::kPull && out.role == Role::kBoth)) return;
   problems.push_back(

@@ -23,7 +23,9 @@ struct KvTransferConfig {
   Security security;
   bool bidirectional = false;         // pull and kv_both only
   std::uint32_t kept_blocks_max = 0;  // 0: not given
-  std::string fabric;                 // from "backends"; "": the flag's
+  // Tokens; read where bidirectional. vLLM's default.
+  std::uint32_t kv_recompute_threshold = 64;
+  std::string fabric;  // from "backends"; "": the flag's
 };
 
 // Every fault at once, one a line, each naming the key, its value and what is known. Unknown keys

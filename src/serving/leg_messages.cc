@@ -61,7 +61,7 @@ std::optional<Announcement> announcement_in(const Json& event,
   if (ids == nullptr || !ids->is_array() || ids->empty()) return {};
   Announcement out;
   out.block_ids = to_text(*ids);
-  out.tokens = uint_or(*params, "remote_tokens", 0);
+  out.tokens = uint_or(*params, "remote_num_tokens", 0);
   out.name = text_or(*params, "remote_announcement", "");
   out.first_token = first_token;
   return out;
@@ -123,7 +123,7 @@ std::string decode_body(std::string body, const LegPlan& plan,
   if (keep) params["keep_blocks"] = true;
   if (!announced) return with_member(std::move(body), kParams, to_text(params));
   params["transfer_mode"] = "pull";
-  params["remote_tokens"] = announced->tokens;
+  params["remote_num_tokens"] = announced->tokens;
   if (!announced->name.empty()) params["remote_announcement"] = announced->name;
   if (announced->first_token) params["remote_first_token"] = *announced->first_token;
   // The list is long, and text already.

@@ -24,11 +24,11 @@ TEST(LegMessages, TakeARecordAndPutItBack) {
 
 TEST(LegMessages, WhatDKeptIsForTheRouterAlone) {
   std::string record, kept;
-  EXPECT_EQ(take_record(R"({"id":"a","kv_transfer_params":{"remote_tokens":4}})", record, kept),
+  EXPECT_EQ(take_record(R"({"id":"a","kv_transfer_params":{"remote_num_tokens":4}})", record, kept),
             R"({"id":"a"})");
-  EXPECT_EQ(kept, R"({"remote_tokens":4})");
+  EXPECT_EQ(kept, R"({"remote_num_tokens":4})");
   const DecodeEvent event =
-      read_decode_event(R"({"id":"a","kv_transfer_params":{"remote_tokens":4}})", true);
+      read_decode_event(R"({"id":"a","kv_transfer_params":{"remote_num_tokens":4}})", true);
   EXPECT_EQ(event.data, R"({"id":"a"})");
   EXPECT_EQ(event.kept, kept);
   EXPECT_EQ(with_host(R"({"remote_host":"0.0.0.0","remote_port":1})", "d1"),

@@ -23,6 +23,7 @@
 #include "serving/relay.h"
 #include "serving/router_metrics.h"
 #include "serving/trace_page.h"
+#include "serving/upstream_list.h"
 #include "serving/version.h"
 
 namespace baton::serving {
@@ -163,12 +164,16 @@ class RouterImpl : public Router {
       return;
     }
     const bool known = path == "/health" || path == "/metrics" || path == "/version" ||
-                       path == "/v1/models" || path == "/debug/transfers" || path == "/debug/trace";
+                       path == "/v1/models" || path == "/baton/upstreams" ||
+                       path == "/debug/transfers" || path == "/debug/trace";
     if (!known) return not_found(*writer, request);
     if (request.method != "GET") return wrong_method(*writer, request, "GET");
     if (path == "/health") return health(*writer);
     if (path == "/debug/transfers") return writer->respond(200, kJson, log_.page(request.query));
     if (path == "/debug/trace") return trace(request, writer);
+    if (path == "/baton/upstreams") {
+      return writer->respond(200, kJson, upstreams_body(pool_.snapshot()));
+    }
     if (path == "/version") return writer->respond(200, kJson, version_body());
     if (path == "/metrics") {
       return writer->respond(
@@ -269,7 +274,8 @@ class RouterImpl : public Router {
   void set_conversation(const CompletionRequest& parsed, const http::Request& request,
                         RelayContext& context) {
     if (parsed.endpoint != Endpoint::kChat || options_.conversations_max == 0) return;
-    const std::vector<ConversationKey> keys = conversation_keys(parsed.model, parsed.messages);
+    const std::vector<ConversationKey> keys =
+        conversations_.keys_of(parsed.model, parsed.cache_salt, parsed.messages);
     context.conversations = &conversations_;
     context.conversation = keys.back();
     // P's server takes a body of so much, and what was kept comes on top of the client's.

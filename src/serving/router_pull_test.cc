@@ -4,6 +4,7 @@
 
 #include "serving/router.h"
 #include "serving/testing/router_rig.h"
+#include "serving/upstream_list.h"
 
 namespace baton::serving {
 namespace {
@@ -52,7 +53,7 @@ TEST_F(PullPairTest, DIsAskedOnceThereAreBlocksAndIsToldWhich) {
   EXPECT_TRUE(browser->sees("One"));  // P's first token does not wait for D
   const Leg decode = d().leg(0);
   for (const char* part :
-       {R"("do_remote_prefill":true)", R"("remote_block_ids":[[7,8]])", R"("remote_tokens":20)",
+       {R"("do_remote_prefill":true)", R"("remote_block_ids":[[7,8]])", R"("remote_num_tokens":20)",
         R"("remote_first_token":1)", R"("transfer_mode":"pull")", R"("remote_port":5600)",
         R"("remote_engine_id":"engine-p1")", R"("remote_incarnation":"0000000000000007")",
         R"("remote_announcement":"0a")"}) {
@@ -293,6 +294,30 @@ TEST_F(BothWaysTest, TheNextTurnsPIsToldWhatDKept) {
   EXPECT_THAT(turn(2, chat(R"(, {"role": "user", "content": "another"})", R"(, "model": "tiny"})")),
               Not(HasSubstr("kept")));
   EXPECT_TRUE(page_says("baton_router_prefixes_given_total 1"));
+}
+
+TEST_F(BothWaysTest, WhatWasKeptOfOneSaltIsNotTakenUpByAnother) {
+  start();
+  const std::string salted = R"(, "cache_salt": "tenant-1"})";
+  EXPECT_THAT(turn(0, chat("", salted)), HasSubstr(R"("cache_salt":"tenant-1")"));
+  EXPECT_THAT(turn(1, second_turn()), Not(HasSubstr("kept")));
+  const std::string second = second_turn();
+  EXPECT_THAT(turn(2, second.substr(0, second.size() - 1) + salted), HasSubstr(kKept));
+}
+
+TEST_F(BothWaysTest, TheRouterSaysWhichInstancesItHas) {
+  p().change([](InstanceInfo& info) { info.incarnation = 0xA1; });
+  start();
+  const auto listed = parse_upstreams(get(router_->port(), "/baton/upstreams").body);
+  ASSERT_TRUE(listed.has_value());
+  ASSERT_EQ(listed->size(), 2U);
+  EXPECT_EQ(listed->at(0).stage, Stage::kPrefill);
+  EXPECT_EQ(listed->at(0).url, p().url());
+  EXPECT_EQ(listed->at(0).engine_id, "engine-p1");
+  EXPECT_EQ(listed->at(0).incarnation, 0xA1U);
+  EXPECT_TRUE(listed->at(0).up);
+  EXPECT_EQ(listed->at(1).stage, Stage::kDecode);
+  EXPECT_FALSE(parse_upstreams(R"({"error": {}})").has_value());
 }
 
 TEST_F(BothWaysTest, AStreamIsKeptToo) {

@@ -287,6 +287,7 @@ Result<Plan> make_plan(const ServeOptions& options) {
       out.load_failure_policy = config->load_failure_policy;
       out.bidirectional = config->bidirectional;
       out.kept_blocks_max = config->kept_blocks_max;
+      out.kv_recompute_threshold = config->kv_recompute_threshold;
       out.agent = agent_options(options, *config, problems);
     }
   }

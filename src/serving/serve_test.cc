@@ -23,7 +23,8 @@ TEST(KvTransferConfig, TakesVllmsKeys) {
   const auto config = parse_kv_transfer_config(R"({"kv_connector": "NixlPushConnector",
     "kv_role": "kv_consumer", "engine_id": "d1", "kv_rank": 1, "kv_parallel_size": 2,
     "kv_buffer_device": "cpu", "kv_ip": "127.0.0.2", "kv_port": 5600,
-    "kv_connector_extra_config": {"backends": ["SHM"], "kv_lease_duration": 7},
+    "kv_connector_extra_config": {"backends": ["SHM"], "kv_lease_duration": 7,
+                                  "kv_recompute_threshold": 128},
     "kv_load_failure_policy": "recompute"})");
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(config->role, Role::kConsumer);
@@ -33,6 +34,9 @@ TEST(KvTransferConfig, TakesVllmsKeys) {
   EXPECT_EQ(config->port, 5600);
   EXPECT_EQ(config->lease, std::chrono::seconds(7));
   EXPECT_EQ(config->load_failure_policy, engine::LoadFailurePolicy::kRecompute);
+  EXPECT_EQ(config->kv_recompute_threshold, 128U);
+  const auto plain = parse_kv_transfer_config(published("NixlConnector", "cpu"));
+  EXPECT_EQ(plain->kv_recompute_threshold, 64U) << "vLLM's default";
 }
 
 TEST(KvTransferConfig, NamesEveryFault) {
@@ -61,6 +65,13 @@ TEST(KvTransferConfig, NamesEveryFault) {
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
            "kv_connector_extra_config": {"bidirectional_kv_xfer": true}})",
        "this one is of push, and kv_role is kv_both"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+           "kv_connector_extra_config": {"kv_recompute_threshold": -1}})",
+       "kv_recompute_threshold must be an integer from 0 to 1073741824, and is -1"},
+      {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
+           "kv_connector_extra_config": {"decoder_kv_blocks_ttl": 480}})",
+       "decoder_kv_blocks_ttl 480 is not offered: kept blocks are held as long as all others that "
+       "wait for a reader: give kv_lease_duration, or the flag --lease"},
       {R"({"kv_connector": "BatonConnector", "kv_role": "kv_both",
            "kv_connector_extra_config": {"kv_allowed_peers": "p1"}})",
        "kv_allowed_peers must be a list of texts, and is \"p1\""},

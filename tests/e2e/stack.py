@@ -52,16 +52,64 @@ def make_small_model(path, *arguments):
     return path
 
 
-def free_ports(count):
-    """Ports nobody listens on now. All are held open until all are known, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
+def outgoing_ports():
+    """[least, most] of what the kernel gives to outgoing connections and to those who ask for any port."""
     try:
-        for s in sockets:
-            s.bind((HOST, 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+        least, most = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+        return int(least), int(most)
+    except OSError:
+        return 32768, 60999
+
+
+class Ports:
+    """Ports that are this process's alone until it ends: suites run at once, and their servers bind late and bind again.
+
+    The port that begins a stretch is the lock on it: it stays bound, and no other process can bind it. All lie outside the
+    range that the kernel takes ports from itself.
+    """
+
+    FIRST, STRETCH = 10000, 200
+
+    def __init__(self):
+        self.lock, self.ports, self.given = None, None, 0
+
+    def take_stretch(self):
+        least, most = outgoing_ports()
+        for begin in range(self.FIRST, 65536 - self.STRETCH, self.STRETCH):
+            if begin <= most and begin + self.STRETCH > least:
+                continue
+            lock = socket.socket()
+            try:
+                lock.bind((HOST, begin))
+            except OSError:
+                lock.close()
+                continue
+            self.lock, self.ports = lock, range(begin + 1, begin + self.STRETCH)
+            return
+        raise AssertionError(f"every stretch of {self.STRETCH} ports from {self.FIRST} on is another process's, or among those "
+                             f"of outgoing connections, {least} to {most} (net.ipv4.ip_local_port_range)")
+
+    def take(self):
+        """The next in turn: one that was given before comes again as late as can be."""
+        if self.ports is None:
+            self.take_stretch()
+        for _ in self.ports:
+            port = self.ports[self.given % len(self.ports)]
+            self.given += 1
+            if is_free(port):
+                return port
+        raise AssertionError(f"no port of {self.ports} is free")
+
+
+PORTS = Ports()
+
+
+def free_ports(count):
+    """Ports that nobody listens on, and that no other process or outgoing connection takes before the caller does."""
+    ports = [PORTS.take() for _ in range(count)]
+    if len(set(ports)) < count:
+        raise AssertionError(f"{count} free ports were asked for, and there are {len(set(ports))}")
+    return ports
 
 
 def is_free(port):

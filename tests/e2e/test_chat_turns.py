@@ -8,7 +8,8 @@ import stack
 
 BLOCK = 16
 PATH = "/v1/chat/completions"
-CONFIG = {"kv_role": "kv_both", "kv_connector_extra_config": {"bidirectional_kv_xfer": True}}
+# Chats here are short: whatever was kept is read, however little.
+CONFIG = {"kv_role": "kv_both", "kv_connector_extra_config": {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 0}}
 SYSTEM = {"role": "system", "content": "You answer in short plain sentences, and you name what you are not sure of."}
 QUESTIONS = ["What is the capital of France, and what is it known for?", "Which river runs through it?", "And where does that river end?"]
 LEASE = 600  # seconds: nothing lapses by itself

@@ -160,6 +160,9 @@ WRONG = {
                                         ["--max-num-seqs", "exit code 2"]),
     "another host without a key": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "PREFILL_IP": "0.0.0.0"},
                                    ["KV_PSK_FILE", "INSECURE=1"]),
+    "a time with a unit": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "STOP_TIMEOUT": "40s"}, ["STOP_TIMEOUT", "'40s'"]),
+    "no folder of one's own": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "RUN_DIR": None}, ["RUN_DIR is not set", "HOME"]),
+    "nowhere to look": ("cleanup.sh", ["server"], {"RUN_DIR": None}, ["RUN_DIR is not set", "HOME"]),
     "a sweep without a mode": ("run_sweep.sh", [], {}, ["MODE must be one of: push pull"]),
     "nothing to clean": ("cleanup.sh", [], {}, ["proxy or server"]),
     "something else to clean": ("cleanup.sh", ["all"], {}, ["'all'"]),
@@ -208,6 +211,45 @@ def test_a_dry_run_of_a_sweep_waits_for_nobody_and_leaves_nothing(host):
     assert "push_qps1_in1024_out128_iter1" in said and "push_qps2_in1024_out128_iter1" in said
     assert "is it started, and its port open?" in said and f"--prefill http://{stack.HOST}:{host.ports['PREFILL_PORT']}" in said
     assert list(host.folder.iterdir()) == []
+
+
+def test_a_number_may_begin_with_zeros_and_the_program_may_be_a_name_in_path(host):
+    """Neither is octal to the shell's printf, nor a file beside the caller."""
+    folder = host.folder / "bin"
+    folder.mkdir()
+    (folder / "baton-here").symlink_to(stack.baton_binary())
+    said = host.must("serve_pd.sh", "--dry-run", ROLE="decode", MODE="push", BATON="baton-here", DECODE_PORT="08200",
+                     DECODE_SIDE_CHANNEL_PORT="0010", PATH=f"{folder}:{os.environ['PATH']}")
+    words = shlex.split(said)
+    assert words[0] == str(folder / "baton-here") and words[words.index("--port") + 1] == "8200", words
+    assert json.loads(words[words.index("--kv-transfer-config") + 1])["kv_port"] == 10
+    absent = host.run("serve_pd.sh", "--dry-run", ROLE="decode", MODE="push", BATON="baton-nowhere")
+    assert absent.returncode == 3 and "baton-nowhere" in absent.stderr, absent.stderr
+
+
+def test_of_many_calls_at_once_one_starts_and_the_others_name_it(host):
+    """A `baton` that never answers keeps the starter waiting: all others must find its process, and leave its file."""
+    silent = host.folder / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    environment = {**host.variables, "ROLE": "prefill", "MODE": "push", "BATON": str(silent), "READY_TIMEOUT": "600"}
+    calls = [subprocess.Popen([str(DEPLOY / "serve_pd.sh")], env=environment, cwd=host.folder, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) for _ in range(8)]
+    try:
+        def ended():
+            return [call for call in calls if call.poll() is not None]
+        stack.wait_for("seven have given up", lambda: len(ended()) >= 7, 60)
+        (starter,) = [call for call in calls if call.poll() is None]
+        pid = host.started("prefill")
+        for call in ended():
+            assert call.returncode == 1 and f"process {pid} at" in call.stderr.read()
+        host.must("cleanup.sh", "server", STOP_TIMEOUT="5")
+        assert starter.wait(30) != 0 and not alive(pid)
+        assert not (host.folder / "prefill.pid").exists()
+    finally:
+        for call in calls:
+            call.kill()
+            call.wait()
 
 
 def test_a_pair_and_a_proxy_are_started_asked_and_ended_and_nothing_else(host, small_model, bystander):
@@ -283,10 +325,12 @@ def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(ho
         routers = stack.wait_for("the sweep's router", lambda: routers_of(sweep.pid), 60)
         again = host.run("run_sweep.sh", MODE="pull")
         assert again.returncode == 1 and f"process {sweep.pid}" in again.stderr, again.stderr
-        said = host.must("cleanup.sh", "proxy")
+        for router in routers:
+            os.kill(router, signal.SIGSTOP)  # it outlives the sweep
+        said = host.must("cleanup.sh", "proxy", STOP_TIMEOUT="1")
+        assert not any(map(alive, routers)), "the sweep's router still runs"
         assert f"process {sweep.pid} has ended" in said and "results" in said, said
         assert sweep.wait(30) != 0
-        stack.wait_for("the router has ended", lambda: not any(map(alive, routers)), 30)
         assert alive(host.started("prefill")) and alive(host.started("decode"))
     finally:
         sweep.kill()

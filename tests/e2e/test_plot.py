@@ -515,3 +515,15 @@ def test_a_time_line_of_what_is_not_there_is_refused(tmp_path):
         done = timeline(tmp_path / "out.svg", *words)
         assert done.returncode == 2 and str(words[0]) in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out.svg").exists()
+
+
+def test_a_time_line_says_which_requests_there_are_and_which_was_not_answered(tmp_path):
+    result = files.result("push", requests=4)
+    result["baton"]["requests"][1].update(ttft_ms=None, error="500: peer_died")
+    path = files.write(tmp_path, result)
+    for number, words in ((-1, ["--request -1", "0 to 3"]), (4, ["--request 4", "0 to 3"]), (1, ["request 1", "peer_died"])):
+        done = timeline(tmp_path / "out.svg", path, f"--request={number}")
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        for word in (str(path), *words):
+            assert word in done.stderr, done.stderr
+    assert not (tmp_path / "out.svg").exists()

@@ -206,7 +206,7 @@ def test_a_pulling_d_is_refused_by_a_pushing_p_when_they_connect(mixed):
     about = prefill.about()
     params = {"do_remote_prefill": True, "transfer_id": "0" * 31 + "1", "remote_engine_id": "prefill-0",
               "remote_host": stack.HOST, "remote_port": about["handover_port"], "transfer_mode": "pull",
-              "remote_block_ids": [[0]], "remote_tokens": 5}
+              "remote_block_ids": [[0]], "remote_num_tokens": 5}
     answer = stack.complete(decode.port, [5, 6, 7, 8, 9], kv_transfer_params=params)
     error = answer.json["error"]
     assert answer.status == 502 and error["baton"]["cause"] == "refused", error
@@ -236,8 +236,8 @@ ANNOUNCEMENTS = {
     "two groups": ({"remote_block_ids": [[0], [0]]}, 400, ["remote_block_ids", "2 cache groups"]),
     "no list": ({"remote_block_ids": "all"}, 400, ["remote_block_ids", "all"]),
     "a negative id": ({"remote_block_ids": [[-1]]}, 400, ["remote_block_ids", "-1"]),
-    "another prompt's": ({"remote_tokens": 9}, 400, ["[0, 9)", "5"]),
-    "no tokens": ({"remote_tokens": None}, 400, ["remote_tokens", "missing"]),
+    "another prompt's": ({"remote_num_tokens": 9}, 400, ["[0, 9)", "5"]),
+    "no tokens": ({"remote_num_tokens": None}, 400, ["remote_num_tokens", "missing"]),
     "a first token of another model": ({"remote_first_token": 2_000_000_000}, 400, ["remote_first_token", "2000000000"]),
     "an id over the pool": ({"remote_block_ids": [[4_000_000_000]]}, 502, ["4000000000"]),
     "a transfer that P never had": ({}, 502, ["0000000000000000000000000000000a"]),
@@ -250,7 +250,7 @@ def test_a_wrong_announcement_is_refused(servers, name):  # noqa: F811
     about = servers.prefill[0].about()
     params = {"do_remote_prefill": True, "transfer_id": "0" * 31 + "a", "remote_engine_id": about["engine_id"],
               "remote_host": stack.HOST, "remote_port": about["handover_port"], "transfer_mode": "pull",
-              "remote_block_ids": [[0]], "remote_tokens": 5, **change}
+              "remote_block_ids": [[0]], "remote_num_tokens": 5, **change}
     answer = stack.complete(servers.decode[0].port, [5, 6, 7, 8, 9], kv_transfer_params=params)
     assert answer.status == status, answer.body
     missing = [word for word in words if word not in answer.json["error"]["message"]]

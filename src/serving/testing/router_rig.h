@@ -23,7 +23,7 @@ inline std::string prefilled(const std::string& text = "One") {
 // Of a P that is pulled from.
 inline std::string announced(const std::string& ids = "[[7,8]]") {
   return R"({"object":"baton.prefilled","first_token":{"id":1,"text":"One"},"kv_transfer_params":)"
-         R"({"transfer_mode":"pull","remote_tokens":20,"remote_announcement":"0a",)"
+         R"({"transfer_mode":"pull","remote_num_tokens":20,"remote_announcement":"0a",)"
          R"("remote_block_ids":)" +
          ids + "}}";
 }

@@ -108,6 +108,8 @@ const Detail = (() => {
       html(key, "span", "", {class: "swatch"}).style.background = colour;
       html(key, "span", name);
     }
+    html(parent, "p", "post: until the link has taken the last write, so that waiting for an emulated link is in it; wire: what is " +
+      "left until D has the last byte.", {class: "hint"});
   }
 
   function spreadRow(name, spread) {
