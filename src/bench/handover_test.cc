@@ -139,7 +139,8 @@ TEST(Bytes, of_a_full_prompt_follow_from_the_plan_of_its_blocks) {
 
 constexpr char kRecordsPage[] = R"({"transfers": [
   {"side": "prefill", "transfer_id": "aa", "bytes": 64, "writes": 2, "fabric": "shm",
-   "cached_prompt_tokens": 48, "times": {"submitted": 5, "pieces_ready": [7, 9], "registered": 8, "last_write": 0}},
+   "cached_prompt_tokens": 48,
+   "times": {"submitted": 5, "pieces_ready": [7, 9], "registered": 8, "last_write": 0}},
   {"side": "decode", "transfer_id": "aa", "bytes": 64, "bytes_planned": 64, "blocks": 2,
    "outcome": "done", "times": {"told": 20}},
   {"side": "prefill", "transfer_id": "bb", "times": {"submitted": 1}}],

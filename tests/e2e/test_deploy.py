@@ -272,8 +272,17 @@ def test_a_pair_and_a_proxy_are_started_asked_and_ended_and_nothing_else(host, s
     assert settings["backend"] == "cpu" and settings["profile"] is None and settings["first_token"] is None
     decode = settings["servers"]["decode"]
     assert (decode["threads"], decode["prefix_caching"], decode["transfer_style"], decode["kv_bytes_scale"]) == (1, False, "baton", None)
-    assert result["baton"]["variant"] == "1 thread an instance" and result["baton"]["kv_pool"]["decode"]["most_used"] > 0
+    assert result["baton"]["variant"] == "1 thread an instance" and result["baton"]["kv_pool"]["decode"]["blocks"] > 0
     assert not result["baton"]["emulated"] and result["baton"]["bytes"]["moved"] == result["baton"]["bytes"]["expected"] > 0
+    # The router alone is named: it lists them, and they are asked as well.
+    alone = subprocess.run([str(stack.baton_binary()), "sweep", "--modes", "push", "--qps-list", "8", "--input-lens", "32", "--output-lens", "4",
+                            "--point-seconds", "1", "--allow-void", "--disable-tqdm", "--results-dir", str(host.folder / "alone"),
+                            "--router-url", f"http://{stack.HOST}:{host.ports['PROXY_PORT']}"], capture_output=True, text=True, timeout=120)
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    assert "emulated" not in alone.stdout
+    behind = json.loads((host.folder / "alone" / "push_qps8_in32_out4_iter1.json").read_text())["baton"]
+    assert not behind["emulated"] and behind["profile"] is None and behind["prefill"] == "computed"
+    assert behind["settings"]["servers"] == settings["servers"] and behind["bytes"]["moved"] == behind["bytes"]["expected"] > 0
     again = host.run("serve_pd.sh", ROLE="decode", **real)
     assert again.returncode == 1 and str(pids["decode"]) in again.stderr, again.stderr
     assert str(pids["proxy"]) in host.must("cleanup.sh", "proxy")
