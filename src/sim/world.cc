@@ -311,20 +311,19 @@ void World::leave(std::uint32_t index) {
     }
     if (p.prefill) p.prefill->shutdown(p.clock());
     p.leaving = true;
-    // What is posted completes first: P's memory is read until then [I2].
-    auto gone = std::make_shared<std::function<void(int)>>();
-    *gone = [this, number, gone](int tries) {
-      Process& process = *processes_[number];
-      if (!process.alive) return;
-      if (!process.stalled) process.turn();
-      if (tries > 0 && process.prefill && process.prefill->writes_in_flight() > 0) {
-        return later(milliseconds(2), [gone, tries] { (*gone)(tries - 1); });
-      }
-      end_process(process);
-      const auto done = std::move(*gone);  // breaks the circle when this call is over
-    };
-    later(milliseconds(1), [gone] { (*gone)(100); });
+    later(milliseconds(1), [this, number] { end_once_drained(number, 100); });
   }
+}
+
+// What is posted completes first: P's memory is read until then [I2].
+void World::end_once_drained(std::uint32_t number, int tries) {
+  Process& process = *processes_[number];
+  if (!process.alive) return;
+  if (!process.stalled) process.turn();
+  if (tries > 0 && process.prefill && process.prefill->writes_in_flight() > 0) {
+    return later(milliseconds(2), [this, number, tries] { end_once_drained(number, tries - 1); });
+  }
+  end_process(process);
 }
 
 Duration World::all_ends_within() const {

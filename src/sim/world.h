@@ -179,6 +179,7 @@ class World {
 
   handover::Config config_for(const Instance& instance, std::uint32_t rank, std::uint64_t life);
   void make_process(std::uint32_t instance, std::uint32_t rank);
+  void end_once_drained(std::uint32_t number, int tries);
   void end_process(Process& process);
   void close_links(std::uint32_t number);
   void run_item();
