@@ -179,11 +179,14 @@ def test_the_keeper_dies_between_the_turns(small_model, way):
         if way == "by hand":
             first = by_hand(p, d, FIRST)
             d.kill()
+            d.wait()  # or it is asked for its counters while it dies
             turn, prompt = second_turn(servers, FIRST, first, other, first["kv_transfer_params"])
             assert turn.failed == 1
         else:
             _, text = ask(servers.port, FIRST)
-            next(d for d in servers.decode if d.metric("baton_kept_blocks")).kill()
+            keeper = next(d for d in servers.decode if d.metric("baton_kept_blocks"))
+            keeper.kill()
+            keeper.wait()
             messages = [*FIRST, {"role": "assistant", "content": text}, {"role": "user", "content": QUESTIONS[1]}]
             right, prompt = alone(servers, messages)
             with Counted(servers) as turn:

@@ -5,6 +5,7 @@ Between two hosts they are tried by tests/netns/deploy.py.
 import contextlib
 import json
 import os
+import pathlib
 import re
 import shlex
 import signal
@@ -228,17 +229,23 @@ def test_a_number_may_begin_with_zeros_and_the_program_may_be_a_name_in_path(hos
 
 
 def test_of_many_calls_at_once_one_starts_and_the_others_name_it(host):
-    """A `baton` that never answers keeps the starter waiting: all others must find its process, and leave its file."""
-    silent = host.folder / "silent"
-    silent.write_text("#!/bin/sh\nexec sleep 600\n")
-    silent.chmod(0o755)
-    environment = {**host.variables, "ROLE": "prefill", "MODE": "push", "BATON": str(silent), "READY_TIMEOUT": "600"}
+    """A `baton` that never answers keeps the starter waiting. Nobody notes a process before all have begun to look for one."""
+    bin_folder, marks = host.folder / "bin", host.folder / "marks"
+    for folder in (bin_folder, marks):
+        folder.mkdir()
+    count = 8
+    for name, script in {"silent": "exec sleep 600", "mkdir": f': >"{marks}/$$"; exec /bin/mkdir "$@"',
+                         "cat": f'while [ $(ls {marks} | wc -l) -lt {count} ]; do sleep 0.05; done; exec /bin/cat "$@"'}.items():
+        (bin_folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin_folder / name).chmod(0o755)
+    environment = {**host.variables, "ROLE": "prefill", "MODE": "push", "BATON": "silent", "READY_TIMEOUT": "600",
+                   "PATH": f"{bin_folder}:{os.environ['PATH']}"}
     calls = [subprocess.Popen([str(DEPLOY / "serve_pd.sh")], env=environment, cwd=host.folder, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True) for _ in range(8)]
+                              stderr=subprocess.PIPE, text=True) for _ in range(count)]
     try:
         def ended():
             return [call for call in calls if call.poll() is not None]
-        stack.wait_for("seven have given up", lambda: len(ended()) >= 7, 60)
+        stack.wait_for("all others have given up", lambda: len(ended()) == count - 1, 60)
         (starter,) = [call for call in calls if call.poll() is None]
         pid = host.started("prefill")
         for call in ended():
@@ -248,7 +255,8 @@ def test_of_many_calls_at_once_one_starts_and_the_others_name_it(host):
         assert not (host.folder / "prefill.pid").exists()
     finally:
         for call in calls:
-            call.kill()
+            if call.poll() is None:
+                call.terminate()  # its trap ends what it started
             call.wait()
 
 
@@ -334,13 +342,45 @@ def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(ho
         routers = stack.wait_for("the sweep's router", lambda: routers_of(sweep.pid), 60)
         again = host.run("run_sweep.sh", MODE="pull")
         assert again.returncode == 1 and f"process {sweep.pid}" in again.stderr, again.stderr
-        for router in routers:
-            os.kill(router, signal.SIGSTOP)  # it outlives the sweep
-        said = host.must("cleanup.sh", "proxy", STOP_TIMEOUT="1")
+        said = host.must("cleanup.sh", "proxy")
         assert not any(map(alive, routers)), "the sweep's router still runs"
         assert f"process {sweep.pid} has ended" in said and "results" in said, said
         assert sweep.wait(30) != 0
         assert alive(host.started("prefill")) and alive(host.started("decode"))
+    finally:
+        sweep.kill()
+        sweep.wait()
+
+
+def port_of(pid):
+    """Where it listens; 0 until it does."""
+    with contextlib.suppress(OSError):
+        sockets = {os.readlink(fd) for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+        for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                return int(fields[1].split(":")[1], 16)
+    return 0
+
+
+def test_a_sweeps_router_that_still_serves_somebody_is_ended_as_well(host):
+    """It would drain behind the sweep, which is gone at once."""
+    for role in ("prefill", "decode"):
+        host.must("serve_pd.sh", ROLE=role, MODE="push")
+    sweep = subprocess.Popen([str(DEPLOY / "run_sweep.sh"), "--disable-tqdm"], cwd=host.folder, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.STDOUT, env={**host.variables, "MODE": "push", "QPS_LIST": "1",
+                                                            "INPUT_LENS": "256", "OUTPUT_LENS": "4"})
+    try:
+        (router,) = stack.wait_for("the sweep's router", lambda: routers_of(sweep.pid), 60)
+        port = stack.wait_for("it listens", lambda: port_of(router), 60)
+        stack.wait_for("it is ready", lambda: stack.request(port, "GET", "/health").status == 200, 60)
+        os.kill(host.started("decode"), signal.SIGSTOP)
+        client = stack.Client(port, {"prompt": "a", "max_tokens": 4})
+        stack.wait_for("it is routed", lambda: sum(
+            value for name, _, value in stack.metric_samples(port) if name == "baton_router_requests_running") > 0)
+        host.must("cleanup.sh", "proxy", STOP_TIMEOUT="0")
+        assert not alive(router), "the sweep's router still runs"
+        client.leave()
     finally:
         sweep.kill()
         sweep.wait()

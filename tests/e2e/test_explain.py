@@ -174,6 +174,7 @@ def test_the_doctor_finds_a_healthy_pair_healthy(pair):
     code, out, err = doctor(url(pair.prefill[0].port), url(pair.decode[0].port), "--router", url(pair.port))
     assert code == 0, out + err
     assert " FAIL" not in out and "handshake" in out and "0 failed" in out
+    assert re.search(r"^ok +router's instances .*prefill-0.*decode-0", out, re.M), out
     code, out, _ = doctor(url(pair.prefill[0].port), url(pair.decode[0].port), "--json")
     report = json.loads(out)
     assert code == 0 and report["ok"]
@@ -189,13 +190,15 @@ def test_the_doctor_finds_what_does_not_fit(small_model, pair):
                            ["--block-size", 32, "--threads", 1, "--dtype", "float32"]).start()
     try:
         other.wait_ready()
-        code, out, _ = doctor(url(pair.prefill[0].port), url(other.port), "--json")
+        code, out, _ = doctor(url(pair.prefill[0].port), url(other.port), "--json", "--router", url(pair.port))
         checks = {c["name"]: c for c in json.loads(out)["checks"]}
         assert code == 1
         for name in ("block size", "KV dtype", "handshake"):
             assert checks[name]["verdict"] == "fail" and checks[name]["remedy"], checks[name]
         assert "16" in checks["block size"]["found"] and "32" in checks["block size"]["found"]
         assert "refused" in checks["handshake"]["found"], checks["handshake"]
+        assert checks["router's models"]["verdict"] == "ok", "they are called alike"
+        assert "decode other is not among them" in checks["router's instances"]["found"], checks["router's instances"]
     finally:
         other.kill()
     code, out, _ = doctor(url(pair.decode[0].port), url(pair.prefill[0].port))
