@@ -61,9 +61,11 @@ Status PacedFabric::register_regions(std::span<const Region> regions) {
   return registered;
 }
 
-// What waits for the poster is no demand on the link: it could not have gone on by itself.
+// What waits for the poster is no demand on the link, and what waits for the link none on the
+// poster: neither could have gone on by itself.
 bool PacedFabric::may_post(Time now) {
   if (link_options_.post_cost > Duration{0}) {
+    posting_.not_before(std::min(now, link_.free_at()));
     if (!posting_.may_begin(now, in_demand_)) return false;
     link_.not_before(posting_.free_at());
   }

@@ -91,6 +91,14 @@ TEST_F(PacedFabricTest, PostingAndBytesOverlapAndTheSlowerOneSetsThePace) {
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
 }
 
+// Where the link sets the pace the poster has nothing to catch up: its waiting is not the machine's.
+TEST_F(PacedFabricTest, APosterThatWaitsForTheLinkLosesNothing) {
+  start({.bytes_per_second = 10'000'000, .post_cost = microseconds(2)});
+  EXPECT_EQ(posts_in(milliseconds(100), 1000), 1'001);  // 100 us of link, 2 us of posting
+  EXPECT_EQ(metrics_.posting_nanoseconds.value(), 2'002'000U);
+  EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
+}
+
 TEST_F(PacedFabricTest, ARefusedPostIsWokenFor) {
   start({.bytes_per_second = 1'000'000'000});
   ASSERT_TRUE(post(1000));
