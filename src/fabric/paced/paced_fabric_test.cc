@@ -91,7 +91,8 @@ TEST_F(PacedFabricTest, PostingAndBytesOverlapAndTheSlowerOneSetsThePace) {
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
 }
 
-// Where the link sets the pace the poster has nothing to catch up: its waiting is not the machine's.
+// Where the link sets the pace the poster has nothing to catch up: its waiting is not the
+// machine's.
 TEST_F(PacedFabricTest, APosterThatWaitsForTheLinkLosesNothing) {
   start({.bytes_per_second = 10'000'000, .post_cost = microseconds(2)});
   EXPECT_EQ(posts_in(milliseconds(100), 1000), 1'001);  // 100 us of link, 2 us of posting
