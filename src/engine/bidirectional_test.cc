@@ -264,6 +264,20 @@ TEST_F(BidirectionalTest, NoMoreIsKeptThanMayBeAndTheOldestGoes) {
   EXPECT_FALSE(answer.last.kept.has_value());
 }
 
+// Each takes a row of the agent's transfers, and hand-overs need rows as well.
+TEST_F(BidirectionalTest, NoMoreAnswersAreKeptThanHalfOfTheTransfers) {
+  EngineOptions d = both_ways();
+  d.agent->transfers_max = 4;
+  start(d);
+  for (const std::uint32_t turn : {1U, 2U, 3U}) {
+    Request request = make_request("r", make_prompt(turn, 21), 10);
+    request.sampling.ignore_eos = true;
+    first_turn(request);
+    first_.high = ++second_.high;
+    EXPECT_TRUE(eventually([&] { return decode_->blocks().used == std::min(turn, 2U) * 7; }));
+  }
+}
+
 // A block that several answers begin with is one block.
 TEST_F(BidirectionalTest, WhatAnswersShareIsKeptOnce) {
   EngineOptions d = both_ways();

@@ -30,12 +30,6 @@ class BlockUses {
   }
   // Blocks, each counted once.
   std::uint32_t blocks() const { return static_cast<std::uint32_t>(uses_.size()); }
-  // With these beside them.
-  std::uint32_t blocks_with(std::span<const BlockId> more) const {
-    std::uint32_t count = blocks();
-    for (const BlockId block : more) count += uses_.contains(block) ? 0 : 1;
-    return count;
-  }
   auto begin() const { return uses_.begin(); }
   auto end() const { return uses_.end(); }
 

@@ -358,7 +358,7 @@ std::optional<Output::Kept> EngineCore::keep_blocks(Sequence& sequence) {
   const std::uint32_t tokens = blocks * options_.block_size;
   kept.source = {{0, tokens}, {ids}, random_u64()};
   if (!desk_->keep(kept.transfer, kept.source.announcement, tokens, std::move(ids),
-                   options_.kept_blocks_max)) {
+                   {options_.kept_blocks_max, options_.agent->transfers_max / 2})) {
     return std::nullopt;
   }
   sequence.blocks.erase(sequence.blocks.begin(), end);

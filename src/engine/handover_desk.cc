@@ -153,9 +153,8 @@ void HandoverDesk::detach_reader(Sequence& sequence) {
 }
 
 bool HandoverDesk::keep(TransferId transfer, std::uint64_t announcement, std::uint32_t tokens,
-                        std::vector<BlockId> blocks, std::uint32_t most) {
-  if (blocks.size() > most) return false;
-  while (kept_uses_.blocks_with(blocks) > most) give_up_oldest();
+                        std::vector<BlockId> blocks, KeptMost most) {
+  if (blocks.size() > most.blocks) return false;
   if (!agent_->expect(transfer, tokens)) return false;
   ReadyPiece piece;
   piece.transfer = transfer;
@@ -169,6 +168,7 @@ bool HandoverDesk::keep(TransferId transfer, std::uint64_t announcement, std::ui
   kept_uses_.add(blocks);
   prefill_detached_.emplace(transfer, std::move(blocks));
   kept_.push_back(transfer);
+  while (kept_uses_.blocks() > most.blocks || kept_.size() > most.answers) give_up_oldest();
   return true;
 }
 

@@ -66,10 +66,13 @@ class HandoverDesk {
   bool give_up(const Sequence& sequence);
   // Bidirectional pull: offers blocks of a sequence that is over, as P's finished ones are, until
   // they are read, their lease ends, or they are given up: the oldest where more than `most` would
-  // be kept, a block of several answers counted once. False: not accepted, and the blocks stay the
-  // caller's.
+  // be kept. False: not accepted, and the blocks stay the caller's.
+  struct KeptMost {
+    std::uint32_t blocks = 0;   // one of several answers counts once
+    std::uint32_t answers = 0;  // each has a row of the agent's transfers
+  };
   bool keep(TransferId transfer, std::uint64_t announcement, std::uint32_t tokens,
-            std::vector<BlockId> blocks, std::uint32_t most);
+            std::vector<BlockId> blocks, KeptMost most);
   // The oldest, until so many blocks are on their way back; they come with the agent's events.
   // Those that others use as well do not come back, and do not count.
   void give_up_kept(std::uint32_t blocks);
