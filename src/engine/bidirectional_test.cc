@@ -20,6 +20,13 @@ EngineOptions both_ways(EngineOptions options = small_options()) {
   return options;
 }
 
+// 31 tokens in the end, of which the last one has no KV: 7 whole blocks of 4.
+Request first_request(std::uint64_t seed = 1) {
+  Request request = make_request("r", make_prompt(seed, 21), 10);
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
 class BidirectionalTest : public ::testing::Test {
  protected:
   void start(const EngineOptions& d = both_ways(), const EngineOptions& p = both_ways()) {
@@ -94,8 +101,7 @@ class BidirectionalTest : public ::testing::Test {
 
 TEST_F(BidirectionalTest, TheSecondTurnComputesOnlyWhatIsNew) {
   start();
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   const Output::Kept kept = first_turn(request);
   // 21 and 10, of which the last token has no KV: 7 whole blocks of 4.
   EXPECT_EQ(kept.source.range, TokenRange({0, 28}));
@@ -118,8 +124,7 @@ TEST_F(BidirectionalTest, WithPrefixCachesOnlyWhatTheOtherLacksMoves) {
   caching.enable_prefix_caching = true;
   caching.poison_blocks = true;
   start(caching, caching);
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   const Output::Kept kept = first_turn(request);
   const std::uint64_t first = hub_.bytes_moved();
   const std::uint64_t block_bytes = first / 6;
@@ -142,8 +147,7 @@ TEST_F(BidirectionalTest, NothingIsReadOfWhatPHasItself) {
   EngineOptions caching = both_ways();
   caching.enable_prefix_caching = true;
   start(both_ways(), caching);
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   const Output::Kept kept = first_turn(request);
   const Request second = next(request, 9);
   Answer before;
@@ -164,8 +168,7 @@ TEST_F(BidirectionalTest, AsMuchIsReadAsIsTheSame) {
   for (const std::uint32_t same : {0U, 3U, 4U, 15U, 28U}) {
     SCOPED_TRACE(same);
     start();
-    Request request = make_request("r", make_prompt(1, 21), 10);
-    request.sampling.ignore_eos = true;
+    Request request = first_request();
     const Output::Kept kept = first_turn(request);
     Request second = next(request, 9);
     if (same < 28) second.prompt[same] = (second.prompt[same] + 1) % 64;
@@ -182,8 +185,7 @@ TEST_F(BidirectionalTest, AsMuchIsReadAsIsTheSame) {
 
 TEST_F(BidirectionalTest, AFailedReadIsComputedWhateverThePolicy) {
   start();
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   const Output::Kept kept = first_turn(request);
   const Request second = next(request, 9);
   for (const bool released : {true, false}) {
@@ -209,8 +211,7 @@ TEST_F(BidirectionalTest, AFailedReadIsComputedWhateverThePolicy) {
 
 TEST_F(BidirectionalTest, AnAbortWhileItReadsKeepsItsBlocksInQuarantine) {
   start();
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   const Output::Kept kept = first_turn(request);
   hub_.set_automatic(false);
   Answer p;
@@ -231,8 +232,7 @@ TEST_F(BidirectionalTest, WhatIsKeptGivesWay) {
   EngineOptions d = both_ways();
   d.num_blocks = 16;
   start(d);
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   first_turn(request);
   EXPECT_EQ(decode_->blocks().used, 7U);
   Answer other;
@@ -248,8 +248,7 @@ TEST_F(BidirectionalTest, NoMoreIsKeptThanMayBeAndTheOldestGoes) {
   d.kept_blocks_max = 15;  // of answers of 7 blocks, two
   start(d);
   for (const std::uint32_t turn : {1U, 2U, 3U}) {
-    Request request = make_request("r", make_prompt(turn, 21), 10);
-    request.sampling.ignore_eos = true;
+    Request request = first_request(turn);
     first_turn(request);
     first_.high = ++second_.high;
     EXPECT_TRUE(eventually([&] { return decode_->blocks().used == std::min(turn, 2U) * 7; }));
@@ -270,8 +269,7 @@ TEST_F(BidirectionalTest, NoMoreAnswersAreKeptThanHalfOfTheTransfers) {
   d.agent->transfers_max = 4;
   start(d);
   for (const std::uint32_t turn : {1U, 2U, 3U}) {
-    Request request = make_request("r", make_prompt(turn, 21), 10);
-    request.sampling.ignore_eos = true;
+    Request request = first_request(turn);
     first_turn(request);
     first_.high = ++second_.high;
     EXPECT_TRUE(eventually([&] { return decode_->blocks().used == std::min(turn, 2U) * 7; }));
@@ -332,8 +330,7 @@ TEST_F(BidirectionalTest, OfFewTokensThePromptIsComputed) {
     SCOPED_TRACE(threshold);
     p.kv_recompute_threshold = threshold;
     start(both_ways(), p);
-    Request request = make_request("r", make_prompt(1, 21), 10);
-    request.sampling.ignore_eos = true;
+    Request request = first_request();
     const Output::Kept kept = first_turn(request);
     const Request second = next(request, 9);
     Answer answer, d;
@@ -348,8 +345,7 @@ TEST_F(BidirectionalTest, OfFewTokensThePromptIsComputed) {
 // The client of a request never hears of what could not be read for it.
 TEST_F(BidirectionalTest, WhatCannotBeClaimedOrIsBeingReadIsComputed) {
   start();
-  Request request = make_request("r", make_prompt(1, 21), 10);
-  request.sampling.ignore_eos = true;
+  Request request = first_request();
   const Output::Kept kept = first_turn(request);
   hub_.set_automatic(false);
   hub_.refuse(FakeHub::Call::kClaim, 1);
@@ -379,8 +375,7 @@ TEST_F(BidirectionalTest, AHandOverThatEndsBeforeTheReadLeavesItsBlocksInQuarant
     p_options.enable_prefix_caching = caching;
     hub_.set_automatic(true);
     start(both_ways(), p_options);
-    Request request = make_request("r", make_prompt(1, 21), 10);
-    request.sampling.ignore_eos = true;
+    Request request = first_request();
     const Output::Kept kept = first_turn(request);
     hub_.set_automatic(false);
     Answer p;

@@ -234,7 +234,8 @@ void EngineCore::give_way() {
 // message ends that; this does [I4].
 void EngineCore::expire_head() {
   Sequence* head = scheduler_.head();
-  head_expires_ = head != nullptr && head->wants_remote_kv();
+  // Not P's that would read its beginning: it claims little, and computes where it cannot read.
+  head_expires_ = head != nullptr && head->wants_remote_kv() && !head->is_prefill_only();
   if (!head_expires_) return;
   const auto limit = std::chrono::nanoseconds(options_.agent->transfer_total).count();
   if (now_ns() - head->times.submitted < limit) return;

@@ -332,12 +332,17 @@ def routers_of(pid):
     return found
 
 
-def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(host):
+def pair_and_sweep(host, mode):
+    """Both servers, and a sweep of one point in the background."""
     for role in ("prefill", "decode"):
-        host.must("serve_pd.sh", ROLE=role, MODE="pull")
-    sweep = subprocess.Popen([str(DEPLOY / "run_sweep.sh"), "--disable-tqdm"], cwd=host.folder, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.STDOUT, env={**host.variables, "MODE": "pull", "QPS_LIST": "1",
-                                                            "INPUT_LENS": "256", "OUTPUT_LENS": "4"})
+        host.must("serve_pd.sh", ROLE=role, MODE=mode)
+    return subprocess.Popen([str(DEPLOY / "run_sweep.sh"), "--disable-tqdm"], cwd=host.folder, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.STDOUT, env={**host.variables, "MODE": mode, "QPS_LIST": "1",
+                                                           "INPUT_LENS": "256", "OUTPUT_LENS": "4"})
+
+
+def test_cleanup_ends_a_sweep_in_the_background_with_its_router_and_no_server(host):
+    sweep = pair_and_sweep(host, "pull")
     try:
         routers = stack.wait_for("the sweep's router", lambda: routers_of(sweep.pid), 60)
         again = host.run("run_sweep.sh", MODE="pull")
@@ -365,11 +370,7 @@ def port_of(pid):
 
 def test_a_sweeps_router_that_still_serves_somebody_is_ended_as_well(host):
     """It would drain behind the sweep, which is gone at once."""
-    for role in ("prefill", "decode"):
-        host.must("serve_pd.sh", ROLE=role, MODE="push")
-    sweep = subprocess.Popen([str(DEPLOY / "run_sweep.sh"), "--disable-tqdm"], cwd=host.folder, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.STDOUT, env={**host.variables, "MODE": "push", "QPS_LIST": "1",
-                                                            "INPUT_LENS": "256", "OUTPUT_LENS": "4"})
+    sweep = pair_and_sweep(host, "push")
     try:
         (router,) = stack.wait_for("the sweep's router", lambda: routers_of(sweep.pid), 60)
         port = stack.wait_for("it listens", lambda: port_of(router), 60)
