@@ -39,14 +39,6 @@ void add_finish(const Choice& choice, Json& out) {
   if (choice.show_token_ids) out["token_ids"] = choice.token_ids;
 }
 
-// `text` is an object that has members already.
-std::string with_member(std::string text, std::string_view name, std::string_view json) {
-  if (json.empty()) return text;
-  text.pop_back();
-  text += fmt::format(",\"{}\":{}}}", name, json);
-  return text;
-}
-
 void add_handover(const Event& event, std::uint32_t block_size, Json& out) {
   out["side"] = event.side == Side::kPrefill ? "prefill" : "decode";
   out["transfer_id"] = event.transfer.to_string();

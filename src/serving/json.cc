@@ -93,6 +93,17 @@ std::uint64_t uint_or(const Json& object, std::string_view key, std::uint64_t fa
   return value != nullptr && value->is_number_unsigned() ? value->get<std::uint64_t>() : fallback;
 }
 
+std::string with_member(std::string object, std::string_view name, std::string_view json) {
+  if (json.empty()) return object;
+  while (!object.empty() && object.back() != '}') object.pop_back();
+  if (object.empty()) return object;
+  object.pop_back();
+  const std::size_t last = object.find_last_not_of(" \t\r\n");
+  const bool is_first = last != std::string::npos && object[last] == '{';
+  object += fmt::format("{}\"{}\":{}}}", is_first ? "" : ",", name, json);
+  return object;
+}
+
 std::string shown(const Json& value) {
   constexpr std::size_t kShownMax = 80;
   std::string text = to_text(value);

@@ -28,6 +28,10 @@ std::string text_or(const Json& object, std::string_view key, std::string_view f
 // A non-negative integer member, or the fallback.
 std::uint64_t uint_or(const Json& object, std::string_view key, std::uint64_t fallback);
 
+// An object's text with one more member, whose value is a JSON text; the text as it is if the
+// value is empty. For values that are passed on as they came, unread.
+std::string with_member(std::string object, std::string_view name, std::string_view json);
+
 // For messages: the value as JSON, cut to a length that fits a line.
 std::string shown(const Json& value);
 

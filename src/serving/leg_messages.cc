@@ -82,17 +82,6 @@ bool has_own_members(std::string_view json) {
          json.find("\"kv_transfer_params\":") != std::string_view::npos;
 }
 
-// An object's text with one more member.
-std::string with_field(std::string body, std::string_view name, std::string_view json) {
-  while (!body.empty() && body.back() != '}') body.pop_back();
-  if (body.empty()) return body;
-  body.pop_back();
-  const std::size_t last = body.find_last_not_of(" \t\r\n");
-  const bool is_first = last != std::string::npos && body[last] == '{';
-  body += fmt::format("{}\"{}\":{}}}", is_first ? "" : ",", name, json);
-  return body;
-}
-
 }  // namespace
 
 Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& plan) {
@@ -111,9 +100,8 @@ Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& p
   body["stream"] = true;
   body.erase("stream_options");
   // What was kept is long, and text already.
-  std::string params = to_text(prefill_params);
-  if (!plan.kept.empty()) params = with_field(std::move(params), "kept", plan.kept);
-  bodies.prefill = with_field(to_text(body), kParams, params);
+  const std::string params = with_member(to_text(prefill_params), "kept", plan.kept);
+  bodies.prefill = with_member(to_text(body), kParams, params);
   return bodies;
 }
 
@@ -121,14 +109,14 @@ std::string decode_body(std::string body, const LegPlan& plan,
                         const std::optional<Announcement>& announced, bool keep) {
   Json params = decode_params(plan);
   if (keep) params["keep_blocks"] = true;
-  if (!announced) return with_field(std::move(body), kParams, to_text(params));
+  if (!announced) return with_member(std::move(body), kParams, to_text(params));
   params["transfer_mode"] = "pull";
   params["remote_num_tokens"] = announced->tokens;
   if (!announced->name.empty()) params["remote_announcement"] = announced->name;
   if (announced->first_token) params["remote_first_token"] = *announced->first_token;
   // The list is long, and text already.
-  std::string text = with_field(to_text(params), "remote_block_ids", announced->block_ids);
-  return with_field(std::move(body), kParams, text);
+  std::string text = with_member(to_text(params), "remote_block_ids", announced->block_ids);
+  return with_member(std::move(body), kParams, text);
 }
 
 PrefillEvent read_prefill_event(std::string_view data) {
@@ -230,7 +218,7 @@ std::string record_chunk_body(const AnswerHead& head, std::string_view baton) {
 }
 
 std::string with_record(std::string body, std::string_view baton) {
-  return with_field(std::move(body), "baton", baton);
+  return with_member(std::move(body), "baton", baton);
 }
 
 }  // namespace baton::serving
