@@ -339,6 +339,7 @@ TEST_F(BidirectionalTest, OfFewTokensThePromptIsComputed) {
     EXPECT_EQ(seen(d), answer_alone(second));
     EXPECT_EQ(prefill_->metrics().prefix_tokens_read.value(), read);
     EXPECT_EQ(answer.last.computed_prompt_tokens, 40U - read);
+    EXPECT_TRUE(eventually([&] { return decode_->metrics().blocks_kept.value() == 0; }));
   }
 }
 

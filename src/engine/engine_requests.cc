@@ -93,7 +93,8 @@ void EngineCore::start_remote(Sequence& sequence) {
   if (pulls() && options_.pull_loop == PullLoop::kEngine) wait_posted(sequence);
 }
 
-// P has by itself what was kept for it. The keeper is told, and nobody waits for its answer.
+// P has by itself what was kept for it, or none of it is worth a read. The keeper is told, and
+// nobody waits for its answer.
 void EngineCore::start_without_reading(Sequence& sequence) {
   desk_->leave_prefix(sequence);
   sequence.remote_done = true;

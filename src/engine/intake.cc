@@ -27,9 +27,9 @@ std::optional<TransferId> prefix_of(const Request& request) {
 namespace {
 
 // Of a kept conversation that did not go on as it was kept, only the beginning is of use [I2], and
-// of few tokens computing is quicker than reading. What this instance has in its own prefix cache
-// is not known here, and counts as if it were to be read.
-std::uint32_t tokens_to_read(Request& request, const RequestLimits& limits) {
+// of few tokens computing is quicker than reading: of none the keeper is told that nobody reads.
+// What this instance has in its own prefix cache is not known here, and counts as if to be read.
+std::uint32_t tokens_to_read(const Request& request, const RequestLimits& limits) {
   if (!request.remote_prefill) return 0;
   const auto prompt = static_cast<std::uint32_t>(request.prompt.size());
   if (!request.remote_decode) return prompt;
@@ -39,9 +39,7 @@ std::uint32_t tokens_to_read(Request& request, const RequestLimits& limits) {
   const auto differs = std::mismatch(readable.begin(), readable.end(), kept.begin(), kept.end());
   const auto same = static_cast<std::uint32_t>(differs.first - readable.begin());
   const std::uint32_t tokens = same / limits.block_size * limits.block_size;
-  if (tokens > 0 && tokens >= limits.kv_recompute_threshold) return tokens;
-  request.remote_prefill.reset();
-  return 0;
+  return tokens >= limits.kv_recompute_threshold ? tokens : 0;
 }
 
 }  // namespace
