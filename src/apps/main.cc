@@ -83,9 +83,9 @@ void add_timed_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--prefill", options.prefill,
                  "timed: computed (default), or cached: prompts are found in a prefix cache");
   app.add_option("--transfer-style", options.transfer_style,
-                 "timed: baton (default); published: the hand-over begins and is seen at engine\n"
-                 "steps, block by block, each at the profile's price; published-merged: likewise,\n"
-                 "neighbouring blocks as one");
+                 "timed: baton (default); published: block by block, each at the profile's price,\n"
+                 "and in push the hand-over begins and is seen at engine steps;\n"
+                 "published-merged: likewise, neighbouring blocks as one");
   app.add_option("--link-rate", options.link_rate,
                  "timed: bytes a second that this instance sends, after scaling; default: the\n"
                  "profile's, divided by the scale");

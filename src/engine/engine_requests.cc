@@ -124,7 +124,8 @@ void EngineCore::compute_prefix(Sequence& sequence, std::string_view cause, std:
 // D, engine loop: this step goes on once the reads are posted, whoever else waits for it.
 void EngineCore::wait_posted(const Sequence& sequence) {
   const std::int64_t begin = now_ns();
-  desk_->wait_posted(sequence, std::chrono::ceil<std::chrono::milliseconds>(posting_left_));
+  const auto at_most = std::chrono::ceil<std::chrono::milliseconds>(posting_left_);
+  if (!desk_->wait_posted(sequence, at_most)) metrics_.pull_posting_timeouts.add();
   const std::int64_t end = now_ns();
   posting_left_ = std::max(Duration::zero(), posting_left_ - Duration(end - begin));
   metrics_.pull_posting_seconds.observe(seconds_between(begin, end));

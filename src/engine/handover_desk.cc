@@ -63,13 +63,14 @@ Result<HandoverDesk::Answer> HandoverDesk::register_blocks(Sequence& sequence) {
   return Answer::kAccepted;
 }
 
-void HandoverDesk::wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most) {
+bool HandoverDesk::wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most) {
   const TransferId transfer = sequence.request.remote_prefill->transfer;
   const Status posted = agent_->wait_posted(transfer, at_most);
   // kNotFound: it has ended already, and its event says how.
-  if (posted || posted.error().code == Errc::kNotFound) return;
+  if (posted || posted.error().code == Errc::kNotFound) return true;
   log::debug("transfer {}: the engine goes on before its reads are posted: {}",
              transfer.to_string(), posted.error().message);
+  return false;
 }
 
 Result<HandoverDesk::Answer> HandoverDesk::send_ready(Sequence& sequence) {

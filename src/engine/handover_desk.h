@@ -54,8 +54,8 @@ class HandoverDesk {
   // from now on, or this side's agent reads into them (pull).
   Result<Answer> register_blocks(Sequence& sequence);
   // D, pull: until the agent has posted every read of what was just registered, or for as long as
-  // `at_most`: what is not posted then is posted beside the engine.
-  void wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most);
+  // `at_most`: what is not posted then is posted beside the engine, and the answer is false.
+  bool wait_posted(const Sequence& sequence, std::chrono::milliseconds at_most);
   // D: asks the blocks of a registered sequence back; P keeps what it has for another attempt.
   // remote_kv_withdrawn() follows, or the end that overtook it.
   void withdraw(Sequence& sequence);

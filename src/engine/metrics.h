@@ -37,6 +37,7 @@ struct EngineMetrics {
       request_time_per_output_token_seconds{kRequestSeconds};
   // D, pull with the engine's loop: how long a step waited for the reads of one request.
   Histogram pull_posting_seconds{kRequestSeconds};
+  Counter pull_posting_timeouts;  // steps that went on before their reads were posted
   Histogram request_prompt_tokens{kTokenCounts}, request_generation_tokens{kTokenCounts},
       iteration_tokens{kTokenCounts};
 };

@@ -122,6 +122,9 @@ void add_engine_own(const MetricsSource& source, MetricPage& page) {
                  "How long a step waited until the reads of one request were posted (--pull-loop "
                  "engine).",
                  m.pull_posting_seconds);
+  page.counter("baton_pull_posting_timeouts_total",
+               "Steps that went on before the reads of a request were posted (--pull-loop engine).",
+               of(m.pull_posting_timeouts));
 }
 
 void add_handover_ends(const AgentMetrics& m, MetricPage& page) {

@@ -156,8 +156,11 @@ void apply(const TimedBackend& backend, const ServeOptions& options, engine::Eng
     out.num_blocks = profile.kv_cache_tokens / out.block_size;
   }
   const bool published = backend.transfer_style != kBaton;
-  if (published) out.transfer_style = engine::TransferStyle::kPublished;
   if (!out.agent) return;
+  // Steps are those of the published push. In pull, D's engine waits where it posts (--pull-loop).
+  if (published && out.agent->mode == Mode::kPush) {
+    out.transfer_style = engine::TransferStyle::kPublished;
+  }
   out.agent->link_bytes_per_second = backend.link_bytes_per_second;
   // The published pull connector posts a descriptor a block and region from the engine's step.
   const bool engine_loop = out.pull_loop == engine::PullLoop::kEngine;

@@ -69,6 +69,13 @@ TEST_F(TimedBackendTest, OnlyThePublishedStylesPayForPosts) {
   EXPECT_EQ(engine->transfer_style, engine::TransferStyle::kPublished);
   EXPECT_EQ(engine->agent->post_cost, std::chrono::nanoseconds(2400));
   EXPECT_FALSE(engine->agent->merge_runs);
+  ServeOptions pull = options;
+  pull.kv_transfer_config = R"({"kv_connector":"BatonPullConnector","kv_role":"kv_consumer"})";
+  engine = engine_options(pull);
+  ASSERT_TRUE(engine) << engine.error().message;
+  EXPECT_EQ(engine->transfer_style, engine::TransferStyle::kBaton) << "the steps are those of push";
+  EXPECT_EQ(engine->agent->post_cost, std::chrono::nanoseconds(2400));
+  EXPECT_FALSE(engine->agent->merge_runs);
   options.transfer_style = "published-merged";
   engine = engine_options(options);
   EXPECT_EQ(engine->agent->post_cost, std::chrono::nanoseconds(2400));

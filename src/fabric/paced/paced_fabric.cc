@@ -1,10 +1,12 @@
 #include "fabric/paced/paced_fabric.h"
 
+#include <fmt/format.h>
 #include <sys/timerfd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -19,6 +21,24 @@ bool is_end_of_post(FabricEvent::Kind kind) {
   using Kind = FabricEvent::Kind;
   return kind == Kind::kWriteDone || kind == Kind::kWriteFailed || kind == Kind::kReadDone ||
          kind == Kind::kReadFailed;
+}
+
+OutboundId outbound_of(const Write& write) {
+  return write.to;
+}
+OutboundId outbound_of(const Read& read) {
+  return read.from;
+}
+
+FabricEvent failed(const std::variant<Write, Read>& operation, std::string_view why) {
+  FabricEvent event;
+  event.kind = std::holds_alternative<Read>(operation) ? FabricEvent::Kind::kReadFailed
+                                                       : FabricEvent::Kind::kWriteFailed;
+  event.outbound = std::visit([](const auto& o) { return outbound_of(o); }, operation);
+  event.context = std::visit([](const auto& o) { return o.context; }, operation);
+  event.error = why;
+  event.over = true;
+  return event;
 }
 
 }  // namespace
@@ -58,50 +78,119 @@ void PacedFabric::take_capabilities() {
 Status PacedFabric::register_regions(std::span<const Region> regions) {
   Status registered = real_->register_regions(regions);
   take_capabilities();
-  return registered;
+  if (!registered) return registered;
+  Result<RegionTable> table = RegionTable::make(regions);
+  if (!table) return tl::unexpected(table.error());
+  local_ = std::move(*table);
+  return {};
 }
 
-// What waits for the poster is no demand on the link, and what waits for the link none on the
-// poster: neither could have gone on by itself.
-bool PacedFabric::may_post(Time now) {
-  if (link_options_.post_cost > Duration{0}) {
-    posting_.not_before(std::min(now, link_.free_at()));
-    if (!posting_.may_begin(now, in_demand_)) return false;
-    link_.not_before(posting_.free_at());
-  }
-  return link_.may_begin(now, in_demand_);
+Result<OutboundId> PacedFabric::connect(const PeerId& peer, std::span<const std::byte> offer,
+                                        std::span<const Region> regions) {
+  Result<RegionTable> remote = RegionTable::make(regions);
+  if (!remote) return tl::unexpected(remote.error());
+  Result<OutboundId> id = real_->connect(peer, offer, regions);
+  if (id) outbounds_[id->value] = {std::move(*remote), false};
+  return id;
 }
 
-template <typename Operation>
-Status PacedFabric::paced(const Operation& operation, Status (Fabric::*post)(const Operation&)) {
-  const Time time = clock_();
-  const bool free = may_post(time);
-  in_demand_ = true;
-  missed_turns_ = 0;
-  if (!free) return refuse(time);
-  Status posted = ((*real_).*post)(operation);
-  if (posted) taken(operation.length);
-  return posted;
+void PacedFabric::close_outbound(OutboundId outbound) {
+  const auto found = outbounds_.find(outbound.value);
+  if (found != outbounds_.end()) found->second.open = false;
+  fail_queued(outbound, "closed before the link had room");
+  real_->close_outbound(outbound);
+}
+
+void PacedFabric::fail_queued(OutboundId outbound, std::string_view why) {
+  std::erase_if(queue_, [&](const Operation& operation) {
+    if (std::visit([](const auto& o) { return outbound_of(o); }, operation) != outbound) {
+      return false;
+    }
+    told_.push_back(failed(operation, why));
+    return true;
+  });
 }
 
 Status PacedFabric::post(const Write& write) {
-  return paced(write, &Fabric::post);
+  return take(write);
 }
 
 Status PacedFabric::post_read(const Read& read) {
-  return paced(read, &Fabric::post_read);
+  return take(read);
 }
 
-void PacedFabric::taken(std::uint64_t bytes) {
-  link_.take(time_of(bytes, link_options_.bytes_per_second));
+Status PacedFabric::take(const Operation& operation) {
+  const Time time = clock_();
+  move_queue(time);
+  const bool in_demand = std::exchange(in_demand_, true);
+  missed_turns_ = 0;
+  if (is_full()) {
+    posting_.not_before(time);  // the poster waits for the link: nothing to catch up
+    return refuse("the link's queue is full");
+  }
+  if (link_options_.post_cost > Duration{0} && !posting_.may_begin(time, in_demand)) {
+    wake_at(time, std::max(posting_.free_at(), time + kTick));
+    return refuse("the poster is busy with the operation before");
+  }
+  if (queue_.empty() && link_.may_begin(time, false)) {
+    Status forwarded = forward(operation);
+    if (!forwarded) return forwarded;
+  } else {
+    if (Status fits = check(operation); !fits) return fits;
+    queue_.push_back(operation);
+    wake_at(time, std::max(link_.free_at(), time + kTick));
+  }
   posting_.take(link_options_.post_cost);
-  ++in_flight_;
+  return {};
 }
 
-Status PacedFabric::refuse(Time now) {
+Status PacedFabric::check(const Operation& operation) const {
+  const auto check = [this]<typename T>(const T& o) -> Status {
+    const auto found = outbounds_.find(outbound_of(o).value);
+    if (found == outbounds_.end() || !found->second.open) {
+      return fail(Errc::kNotFound, fmt::format("outbound {} is not open", outbound_of(o).value));
+    }
+    Status local = local_.check("local", o.local_region, o.local_offset, o.length);
+    if (!local) return local;
+    if (std::is_same_v<T, Read> && o.length == 0) {
+      return fail(Errc::kInvalidArgument, "a read of 0 bytes");
+    }
+    const std::uint64_t most = real_->capabilities().write_bytes_max;
+    if (o.length > most) {
+      return fail(Errc::kInvalidArgument,
+                  fmt::format("an operation of {} bytes, at most {}", o.length, most));
+    }
+    return found->second.remote.check("remote", o.remote_region, o.remote_offset, o.length);
+  };
+  return std::visit(check, operation);
+}
+
+Status PacedFabric::forward(const Operation& operation) {
+  const auto* write = std::get_if<Write>(&operation);
+  Status posted =
+      write != nullptr ? real_->post(*write) : real_->post_read(std::get<Read>(operation));
+  if (!posted) return posted;
+  const std::uint64_t bytes = std::visit([](const auto& o) { return o.length; }, operation);
+  link_.take(time_of(bytes, link_options_.bytes_per_second));
+  ++in_flight_;
+  return posted;
+}
+
+// What waits here is what a real link would have gone on with by itself.
+void PacedFabric::move_queue(Time now) {
+  while (!queue_.empty() && link_.may_begin(now, true)) {
+    if (Status posted = forward(queue_.front()); !posted) {
+      if (posted.error().code == Errc::kResourceExhausted) return;  // a completion comes first
+      told_.push_back(failed(queue_.front(), posted.error().message));
+    }
+    queue_.pop_front();
+  }
+  if (!queue_.empty()) wake_at(now, std::max(link_.free_at(), now + kTick));
+}
+
+Status PacedFabric::refuse(std::string_view why) {
   metrics_.refusals.add();
-  wake_at(now, std::max({link_.free_at(), posting_.free_at(), now + kTick}));
-  return fail(Errc::kResourceExhausted, "the link is in use by earlier posts");
+  return fail(Errc::kResourceExhausted, std::string(why));
 }
 
 void PacedFabric::wake_at(Time now, Time when) {
@@ -121,22 +210,48 @@ bool PacedFabric::timer_runs() {
   return armed_;
 }
 
-// Where nothing is under way and nobody came for some turns, though nothing kept them, the link
-// stands still because there is nothing to send.
+// Where nothing is under way and nobody came for some turns, though nothing kept them, the poster
+// stands still because there is nothing to post.
 void PacedFabric::note_turn() {
-  if (timer_runs() || in_flight_ > 0) return;
+  if (timer_runs() || in_flight_ > 0 || !queue_.empty()) return;
   if (++missed_turns_ > kMissedTurnsMax) in_demand_ = false;
 }
 
 std::size_t PacedFabric::poll(std::span<FabricEvent> out) {
   note_turn();
-  const std::size_t count = real_->poll(out);
-  for (const FabricEvent& event : out.first(count)) {
-    if (!is_end_of_post(event.kind)) continue;
+  move_queue(clock_());
+  std::size_t count = 0;
+  for (; count < out.size() && !told_.empty(); ++count) {
+    out[count] = std::move(told_.front());
+    told_.pop_front();
+  }
+  const std::span<FabricEvent> rest = out.subspan(count);
+  const std::size_t real = real_->poll(rest);
+  for (FabricEvent& event : rest.first(real)) {
+    if (!on_event(event)) continue;
+    if (&out[count] != &event) out[count] = std::move(event);
+    ++count;
+  }
+  if (real > 0) move_queue(clock_());  // it may have been full
+  return count;
+}
+
+// False: it is told later, behind the failures of what still waited here.
+bool PacedFabric::on_event(FabricEvent& event) {
+  using Kind = FabricEvent::Kind;
+  if (is_end_of_post(event.kind)) {
     BATON_CHECK(in_flight_ > 0, "a completion of nothing that was posted here");
     --in_flight_;
   }
-  return count;
+  const std::size_t told = told_.size();
+  if (event.kind == Kind::kConnected) outbounds_[event.outbound.value].open = true;
+  if (event.kind == Kind::kConnectFailed || event.kind == Kind::kOutboundClosed) {
+    outbounds_.erase(event.outbound.value);
+    fail_queued(event.outbound, event.error);
+  }
+  if (told_.size() == told) return true;
+  told_.push_back(std::move(event));
+  return false;
 }
 
 }  // namespace baton::fabric::paced

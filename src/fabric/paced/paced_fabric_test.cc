@@ -15,6 +15,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kPool = 1 << 20;
+const int kQueue = static_cast<int>(make_null_fabric()->capabilities().writes_in_flight_max);
 
 // Over the fabric that costs nothing, at a time that the test sets.
 class PacedFabricTest : public ::testing::Test {
@@ -47,7 +48,7 @@ class PacedFabricTest : public ::testing::Test {
         break;
       }
       ++count;
-      fabric_->poll(events_);
+      drain();
     }
     return count;
   }
@@ -56,9 +57,13 @@ class PacedFabricTest : public ::testing::Test {
     int count = post_all(length);
     for (milliseconds at{0}; at < time; ++at) {
       pass(milliseconds(1));
+      drain();
       count += post_all(length);
     }
     return count;
+  }
+  void drain() {
+    while (const std::size_t count = fabric_->poll(events_)) done_ += static_cast<int>(count);
   }
   void pass(Duration time) { time_ += time; }
 
@@ -68,11 +73,14 @@ class PacedFabricTest : public ::testing::Test {
   std::unique_ptr<PacedFabric> fabric_;
   OutboundId to_;
   std::array<FabricEvent, 64> events_{};
+  int done_ = 0;  // that drain() was told
 };
 
 TEST_F(PacedFabricTest, CarriesTheStatedBytesInASecondAndNoMore) {
   start({.bytes_per_second = 100'000'000});
-  EXPECT_EQ(posts_in(milliseconds(1000), 1000), 100'001);  // and the one that begins then
+  // Besides what the link carried and what it has begun, its queue is full.
+  EXPECT_EQ(posts_in(milliseconds(1000), 1000), 100'001 + kQueue);
+  EXPECT_EQ(done_, 100'001);
   EXPECT_EQ(metrics_.busy_nanoseconds.value(), 1'000'010'000U);
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
 }
@@ -87,6 +95,8 @@ TEST_F(PacedFabricTest, PostsCostTheirTimeWhateverTheirLength) {
 TEST_F(PacedFabricTest, PostingAndBytesOverlapAndTheSlowerOneSetsThePace) {
   start({.bytes_per_second = 1'000'000'000, .post_cost = microseconds(2)});
   EXPECT_EQ(posts_in(milliseconds(100), 1000), 50'001);  // 1 us of link, 2 us of posting
+  pass(milliseconds(1));
+  drain();
   EXPECT_EQ(metrics_.busy_nanoseconds.value(), 50'001'000U);
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
 }
@@ -95,13 +105,83 @@ TEST_F(PacedFabricTest, PostingAndBytesOverlapAndTheSlowerOneSetsThePace) {
 // machine's.
 TEST_F(PacedFabricTest, APosterThatWaitsForTheLinkLosesNothing) {
   start({.bytes_per_second = 10'000'000, .post_cost = microseconds(2)});
-  EXPECT_EQ(posts_in(milliseconds(100), 1000), 1'001);  // 100 us of link, 2 us of posting
-  EXPECT_EQ(metrics_.posting_nanoseconds.value(), 2'002'000U);
+  // 100 us of link, 2 us of posting. Until the second post came the link had nothing to do.
+  const int posts = posts_in(milliseconds(100), 1000);
+  EXPECT_EQ(done_, 992);
+  EXPECT_EQ(posts, 992 + kQueue);
+  EXPECT_EQ(metrics_.posting_nanoseconds.value(), 2'000U * static_cast<unsigned>(posts));
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
 }
 
-TEST_F(PacedFabricTest, ARefusedPostIsWokenFor) {
+// Posting is over when the queue has it, not when the link does.
+TEST_F(PacedFabricTest, APostWaitsForTheLinkAndItsPosterDoesNot) {
+  start({.bytes_per_second = 1'000'000'000, .post_cost = microseconds(2)});
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(post(50'000));  // 50 us of link
+    pass(microseconds(2));
+  }
+  drain();
+  EXPECT_EQ(done_, 1);
+  pollfd wait{.fd = fabric_->second_wait_fd(), .events = POLLIN, .revents = 0};
+  for (int done = 2; done <= 10; ++done) {
+    pass(microseconds(50));
+    ASSERT_EQ(::poll(&wait, 1, 10'000), 1);
+    drain();
+    EXPECT_EQ(done_, done);
+  }
+  EXPECT_EQ(metrics_.busy_nanoseconds.value(), 500'000U);
+  EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
+}
+
+// A machine that is too slow for the link shows there: what waited could have gone.
+TEST_F(PacedFabricTest, WhatALateOwnerLeavesWaitingIsLost) {
   start({.bytes_per_second = 1'000'000'000});
+  ASSERT_TRUE(post(1000));
+  ASSERT_TRUE(post(1000));
+  pass(milliseconds(20));
+  drain();
+  EXPECT_EQ(done_, 2);
+  EXPECT_EQ(metrics_.lost_nanoseconds.value(), 15'000'000U - 1'000U);  // but for Pacer::kCatchUp
+}
+
+TEST_F(PacedFabricTest, WhatWaitsWhenItsOutboundClosesFailsAndIsOver) {
+  start({.bytes_per_second = 1'000'000'000});
+  ASSERT_TRUE(post(1000));
+  ASSERT_TRUE(post(1000));
+  fabric_->close_outbound(to_);
+  EXPECT_TRUE(fabric_->busy());
+  const std::size_t count = fabric_->poll(events_);
+  ASSERT_EQ(count, 3U);
+  EXPECT_EQ(events_[0].kind, FabricEvent::Kind::kWriteFailed);
+  EXPECT_TRUE(events_[0].over);
+  EXPECT_EQ(events_[0].error, "closed before the link had room");
+  EXPECT_EQ(events_[1].kind, FabricEvent::Kind::kWriteDone);
+  EXPECT_EQ(events_[2].kind, FabricEvent::Kind::kOutboundClosed);
+  EXPECT_FALSE(fabric_->busy());
+  EXPECT_EQ(post(1000).error().code, Errc::kNotFound);
+  EXPECT_EQ(metrics_.busy_nanoseconds.value(), 1000U);
+}
+
+TEST_F(PacedFabricTest, WhatDoesNotFitIsRefusedBeforeItWaits) {
+  start({.bytes_per_second = 1'000'000'000});
+  ASSERT_TRUE(post(1000));
+  Write write;
+  write.to = to_;
+  write.length = 1000;
+  write.remote_offset = kPool - 999;
+  Status refused = fabric_->post(write);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().code, Errc::kResourceExhausted);
+  write.remote_offset = 0;
+  write.local_region = 1;
+  EXPECT_FALSE(fabric_->post(write));
+  write.local_region = 0;
+  write.to.value += 1;
+  EXPECT_EQ(fabric_->post(write).error().code, Errc::kNotFound);
+}
+
+TEST_F(PacedFabricTest, ARefusedPostIsWokenFor) {
+  start({.post_cost = microseconds(1)});
   ASSERT_TRUE(post(1000));
   fabric_->poll(events_);
   ASSERT_FALSE(post(1000));
@@ -116,7 +196,7 @@ TEST_F(PacedFabricTest, ARefusedPostIsWokenFor) {
 }
 
 TEST_F(PacedFabricTest, ADemandThatWentAwayIsNotCaughtUp) {
-  start({.bytes_per_second = 1'000'000'000});
+  start({.post_cost = microseconds(1)});
   ASSERT_TRUE(post(1000));
   fabric_->poll(events_);
   ASSERT_FALSE(post(1000));  // and never tried again: its transfer was cancelled
@@ -149,7 +229,8 @@ TEST_F(PacedFabricTest, AnIdleLinkSavesNothingUp) {
   ASSERT_TRUE(post(1000));
   for (int turns = 0; turns < 5; ++turns) fabric_->poll(events_);
   pass(milliseconds(4));
-  EXPECT_EQ(post_all(1000), 1);
+  EXPECT_EQ(post_all(1000), 1 + kQueue);
+  EXPECT_EQ(done_, 1);
 }
 
 TEST_F(PacedFabricTest, AWriteIsNoLongerThanTheLinkCarriesInAMoment) {
