@@ -86,7 +86,6 @@ CampaignOptions campaign_for(const SimOptions& o) {
   if (o.preset == "long") {
     out.seeds = 400'000;
     out.samples = 2'000;
-    out.deviations = 1;
     out.large_every = 500;
   }
   if (o.seeds >= 0) out.seeds = static_cast<std::uint64_t>(o.seeds);

@@ -8,6 +8,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import stack  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: no part of CI's share")
+
+
 def pytest_sessionstart():
     if not stack.baton_binary().is_file():
         pytest.exit(f"no binary {stack.baton_binary()}: build it, or set BATON_BINARY", 3)

@@ -71,7 +71,7 @@ def blocks(tokens):
     return -(-tokens // BLOCK)
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.long)], ids=["stream", "plain"])
 def test_a_turn_computes_only_what_is_new(servers, stream):
     messages, kept, a_block, last_keeper = [SYSTEM], 0, None, None
     idle = {d: d.metric("baton_kept_blocks") for d in servers.decode}  # of chats that ended before
@@ -95,6 +95,7 @@ def test_a_turn_computes_only_what_is_new(servers, stream):
         messages = [*messages, {"role": "assistant", "content": text}]
 
 
+@pytest.mark.long
 def test_an_edited_answer_is_read_as_far_as_it_is_the_same(servers):
     messages = [SYSTEM, {"role": "user", "content": "Name three rivers of Europe."}]
     _, prompt = alone(servers, messages)
@@ -107,6 +108,7 @@ def test_an_edited_answer_is_read_as_far_as_it_is_the_same(servers):
     assert 0 < turn.prefix <= blocks(prompt) * BLOCK and turn.computed == second - turn.prefix
 
 
+@pytest.mark.long
 def test_with_prefix_caches_only_what_the_other_lacks_moves(real_model):
     with start(real_model, LEASE, "--enable-prefix-caching") as servers:
         messages, kept, known, answers = [SYSTEM], 0, 0, []  # known: tokens whose KV P has itself

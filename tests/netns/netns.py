@@ -215,7 +215,10 @@ def inside(args):
             # Heavy enough that a cut meets requests at every stage.
             model = stack.make_small_model(pathlib.Path(folder) / "slow.gguf", "--layers", 8,
                                            "--embedding-size", 256, "--feed-forward-size", 768)
-            print("report: " + json.dumps(link(args.inside, model, args.rounds)))
+            report = link(args.inside, model, args.rounds)
+            if args.json:
+                args.json.parent.mkdir(parents=True, exist_ok=True)
+                args.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def main():
@@ -224,6 +227,7 @@ def main():
                         choices=["conformance", "exactness", "link"])
     parser.add_argument("--rounds", type=int, default=4, help="cuts of the link")
     parser.add_argument("--fence-rounds", type=int, default=10, help="of each fence trial")
+    parser.add_argument("--json", type=pathlib.Path, help="where the counts of `link` go")
     parser.add_argument("--inside", metavar="NAMESPACE", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
@@ -232,10 +236,11 @@ def main():
         with Namespaces() as namespaces:
             if "conformance" in args.parts:
                 conformance(namespaces, args)
+            to_json = ["--json", str(args.json)] if args.json else []
             parts = [part for part in args.parts if part != "conformance"]
             if parts:
                 subprocess.run(["ip", "netns", "exec", namespaces.decode, sys.executable, __file__, "--inside",
-                                namespaces.prefill, "--rounds", str(args.rounds), "--parts", *parts], check=True)
+                                namespaces.prefill, "--rounds", str(args.rounds), *to_json, "--parts", *parts], check=True)
     except PermissionError as error:
         print(f"netns: SKIPPED, NOTHING WAS TRIED: network namespaces cannot be made here: {error}", file=sys.stderr)
         return SKIPPED
