@@ -269,6 +269,8 @@ void add_arrivals(const BenchRun& run, Json& out) {
   out["arrivals"] = {{"offered_per_s", or_null(a.offered_per_s)},
                      {"answered_per_s", or_null(a.answered_per_s)},
                      {"open_at_last_arrival", a.open_at_last_arrival},
+                     {"open_if_quick", a.open_if_quick},
+                     {"quickest_ms", or_null(a.quickest_ms)},
                      {"first_quarter_ms", or_null(a.first_quarter_ms)},
                      {"last_quarter_ms", or_null(a.last_quarter_ms)}};
 }

@@ -15,7 +15,8 @@ namespace {
 
 using serving::Json;
 
-// An emulated engine only waits; with the cores this busy its waits end late.
+// Of this host's cores together. Above it what is measured is the machine: an emulated engine's
+// waits end late, and a real one's threads, the router and the load wait for each other.
 constexpr double kBusiestCores = 0.9;
 
 template <typename T>
@@ -169,17 +170,13 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
   if (!options.max_concurrency && late > 100) {
     return fmt::format("the load came late: p99 {:.0f} ms", late);
   }
-  // Real compute may take every core: it is the work that is measured, and more cores would be
-  // another engine. What it must not take from is the load's generator, and that the lateness above
-  // says. An emulated engine only waits.
-  if (!point.emulated) return "";
   if (run.cpu_busy_share.value_or(0) > kBusiestCores) {
     return fmt::format(
-        "the {}cores were the limit: {:.0f} % busy, at most {:.0f} % for an emulated point",
+        "the {}cores were the limit: {:.0f} % busy, and a point that counts has at most {:.0f} %",
         point.servers_are_elsewhere ? "driver's " : "", *run.cpu_busy_share * 100,
         kBusiestCores * 100);
   }
-  return emulation_trouble(run.counters, seconds(run));
+  return point.emulated ? emulation_trouble(run.counters, seconds(run)) : "";
 }
 
 std::string result_json(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {

@@ -35,7 +35,7 @@ struct PointInfo {
 PointInfo point_of(const BenchOptions& options, const BenchRun& run);
 
 // Why a point does not count: bytes moved unlike the full prompts', requests without a record or
-// without an answer, a late load, the cores as the limit of an emulated point. "" if it counts.
+// without an answer, a late load, the cores as the limit. "" if it counts.
 std::string void_reason(const PointInfo& point, const BenchOptions& options, const BenchRun& run);
 
 // JSON text, indented.

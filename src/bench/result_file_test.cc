@@ -261,21 +261,23 @@ TEST(ResultFile, names_the_machine_it_knows_as_the_drivers) {
   o.decode_url = "http://10.0.0.2:8200";
   EXPECT_EQ(result_of(one_request(), o)["baton"]["environment"]["servers"], "elsewhere");
   BenchRun run = one_request();
-  run.counters.profile = "p";
   run.cpu_busy_share = 0.95;
   EXPECT_THAT(result_of(run, o)["baton"]["void"].get<std::string>(),
               HasSubstr("the driver's cores were the limit"));
 }
 
-TEST(ResultFile, an_emulated_point_is_void_where_the_cores_were_the_limit) {
+TEST(ResultFile, a_point_is_void_where_the_cores_were_the_limit_emulated_or_not) {
   BenchRun run = one_request();
   run.cpu_busy_share = 0.95;
-  EXPECT_EQ(void_of(run, false), "") << "real compute may use every core";
-  EXPECT_THAT(void_of(run, true), HasSubstr("95 % busy"));
-  run.cpu_busy_share = 0.5;
+  EXPECT_THAT(void_of(run, false),
+              HasSubstr("95 % busy, and a point that counts has at most 90 %"));
+  EXPECT_EQ(void_of(run, true), void_of(run, false)) << "one rule for all";
+  run.cpu_busy_share = 0.89;
+  EXPECT_EQ(void_of(run, false), "");
   EXPECT_EQ(void_of(run, true), "");
   run.counters.overrun_time = 1;
   EXPECT_THAT(void_of(run, true), HasSubstr("1.00 s longer"));
+  EXPECT_EQ(void_of(run, false), "") << "nothing is emulated";
 }
 
 TEST(ResultFile, an_emulated_point_carries_the_word_the_profile_and_the_factor) {

@@ -82,9 +82,7 @@ std::string result_table(const PointInfo& point, const BenchOptions& options, co
   out += std::string(kWidth, '=') + "\n";
   const Arrivals arrivals = arrivals_of(run.load.results);
   if (is_saturated(arrivals).value_or(false)) {
-    out += fmt::format(
-        "Saturated: {:.2f} a second offered, {:.2f} answered, {} open at the last arrival\n",
-        *arrivals.offered_per_s, *arrivals.answered_per_s, arrivals.open_at_last_arrival);
+    out += "Saturated: " + saturation_in_words(arrivals) + "\n";
   }
   if (!point.void_reason.empty()) out += "This run does not count: " + point.void_reason + "\n";
   for (const std::string& trouble : run.records.troubles) out += "no records: " + trouble + "\n";

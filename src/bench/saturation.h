@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "bench/request_result.h"
 
@@ -12,10 +13,16 @@ namespace baton::bench {
 
 // Absent where too few requests were answered to say, or all were sent at one moment.
 struct Arrivals {
-  // From the first request sent to the last, and from the first answer's end to the last's: a
-  // system that keeps up ends requests as often as they come, however long each one takes.
+  // From the first request sent to the last, and from the first answer's end to the last's.
   std::optional<double> offered_per_s, answered_per_s;
+  std::size_t requests = 0;              // answered ones, of which all here is said
   std::size_t open_at_last_arrival = 0;  // sent before the last one, and not ended by then
+  // The quickest whole answer, sent to last token, among those that are not shorter than the median
+  // (prompt and answer in tokens): what a request takes that meets no queue.
+  std::optional<double> quickest_ms;
+  // How many would have been open at the last arrival, had each taken as long as the quickest:
+  // Little's law with the arrivals as they were, so that a burst counts as one.
+  std::size_t open_if_quick = 0;
   // Sent to second token (to the first, of answers of one), medians of the first and the last
   // quarter of the requests in the order sent: the second token waits for P's queue and D's,
   // whichever of the two answers the first.
@@ -23,9 +30,14 @@ struct Arrivals {
 };
 Arrivals arrivals_of(std::span<const RequestResult> results);
 
-// Answered clearly slower than offered, and the later ones waited clearly longer than the early
-// ones. Both must hold: a burst at the end stretches a short run without any queue before it, and
-// waits of a handful of requests vary without any lack of throughput. Absent: not known.
+// Waits grew: the last quarter waited more than 1.5 times as long as the first and longer by half
+// of the quickest answer, and at the last arrival more were open than quick answers would leave. Or
+// hardly any ended: most requests were open then, and twice as many as quick answers would leave.
+// Absent: not known.
 std::optional<bool> is_saturated(const Arrivals& arrivals);
+
+// "waits for the second token from 67 ms (first quarter) to 603 ms (last), 11 of 64 requests open
+// at the last arrival where 6 would be without a queue": of a saturated run.
+std::string saturation_in_words(const Arrivals& arrivals);
 
 }  // namespace baton::bench

@@ -66,6 +66,75 @@ TEST(Saturation, of_a_d_that_queues_shows_though_p_answers_the_first_token) {
   EXPECT_EQ(is_saturated(arrivals_of(results)), true);
 }
 
+TEST(Saturation, shows_while_answers_still_end_nearly_as_often_as_requests_come) {
+  // P does 7.4 a second of 8: the last of 64 in 8 s waits 0.7 s longer than the first, and the
+  // rates alone would not tell.
+  auto results = served(64, milliseconds(125), milliseconds(136));
+  for (RequestResult& r : results) *r.last -= milliseconds(300);
+  const Arrivals a = arrivals_of(results);
+  EXPECT_GT(a.answered_per_s.value(), 0.9 * a.offered_per_s.value());
+  EXPECT_GT(a.last_quarter_ms.value(), 2 * a.first_quarter_ms.value());
+  EXPECT_EQ(is_saturated(a), true);
+}
+
+TEST(Saturation, shows_in_a_run_whose_answers_all_end_together_after_the_last_arrival) {
+  // One every 1.8 s, and all share one engine until the end: each ends faster the later it came,
+  // and they end more often than they came.
+  std::vector<RequestResult> results = served(8, milliseconds(1800), milliseconds(300));
+  for (std::size_t i = 0; i < 8; ++i) {
+    RequestResult& r = results[i];
+    r.second = r.sent + milliseconds(4700 + 200 * i);
+    r.last = milliseconds(17700 + 40 * i);
+  }
+  const Arrivals a = arrivals_of(results);
+  EXPECT_GT(a.answered_per_s.value(), a.offered_per_s.value());
+  EXPECT_EQ(a.open_at_last_arrival, 7U);
+  EXPECT_LE(a.open_if_quick, 3U);
+  EXPECT_EQ(is_saturated(a), true);
+}
+
+TEST(Saturation, a_run_shorter_than_one_answer_leaves_all_open_and_is_none) {
+  const Arrivals a = arrivals_of(served(8, milliseconds(125), milliseconds(100)));
+  EXPECT_EQ(a.open_at_last_arrival, 7U);
+  EXPECT_EQ(a.open_if_quick, 7U);
+  EXPECT_EQ(is_saturated(a), false);
+}
+
+TEST(Saturation, a_burst_in_which_the_last_ones_wait_for_each_other_is_none) {
+  // Ten come a second apart, and the last six at once: those wait 300 ms longer each.
+  auto results = served(16, milliseconds(1000), milliseconds(300));
+  for (std::size_t i = 10; i < 16; ++i) {
+    RequestResult& r = results[i];
+    r.sent = results[10].sent;
+    r.first = r.sent + milliseconds(300) * (i - 9);
+    r.second = *r.first + milliseconds(20);
+    r.last = *r.first + milliseconds(1020);
+  }
+  const Arrivals a = arrivals_of(results);
+  EXPECT_GT(a.last_quarter_ms.value() - a.first_quarter_ms.value(), 0.5 * a.quickest_ms.value())
+      << "the waits alone would say that it is";
+  EXPECT_EQ(is_saturated(a), false);
+}
+
+TEST(Saturation, waits_of_a_few_milliseconds_may_double_without_one) {
+  auto results = served(16, milliseconds(1000), milliseconds(20));
+  for (std::size_t i = 8; i < 16; ++i) *results[i].second += milliseconds(40);
+  EXPECT_GT(arrivals_of(results).last_quarter_ms.value(), 79);
+  EXPECT_EQ(is_saturated(arrivals_of(results)), false);
+}
+
+TEST(Saturation, short_answers_of_a_mixed_load_are_no_measure_for_the_long_ones) {
+  // Every other answer takes 5 s and comes every second: 5 are open, and nobody waits.
+  auto results = served(20, milliseconds(500), milliseconds(100));
+  for (std::size_t i = 0; i < 20; i += 2) {
+    results[i].output_len = 500;
+    *results[i].last += milliseconds(4000);
+    results[i + 1].last = *results[i + 1].second;
+  }
+  EXPECT_GT(arrivals_of(results).quickest_ms.value(), 5000);
+  EXPECT_EQ(is_saturated(arrivals_of(results)), false);
+}
+
 TEST(Saturation, is_not_known_of_few_requests_or_of_one_moment) {
   EXPECT_FALSE(is_saturated(arrivals_of(served(7, milliseconds(1), milliseconds(500)))));
   EXPECT_FALSE(is_saturated(arrivals_of(served(64, milliseconds(0), milliseconds(500)))));

@@ -173,8 +173,7 @@ class Sweep {
                run.metrics.failed);
     const Arrivals arrivals = arrivals_of(run.load.results);
     if (is_saturated(arrivals).value_or(false)) {
-      fmt::print("  saturated: {:.2f} a second offered, {:.2f} answered\n", *arrivals.offered_per_s,
-                 *arrivals.answered_per_s);
+      fmt::print("  saturated: {}\n", saturation_in_words(arrivals));
     }
     for (const auto& [side, pool] :
          {std::pair{"prefill", &run.prefill_pool}, {"decode", &run.decode_pool}}) {
