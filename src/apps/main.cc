@@ -380,7 +380,8 @@ int report(const CLI::App& app, const CLI::ParseError& error) {
 int main(int argc, char** argv) {
   CLI::App app(kAbout, "baton");
   app.footer(kFooter);
-  app.set_version_flag("--version", "baton " + baton::serving::version());
+  app.set_version_flag("--version", "baton " + baton::serving::version() + " (build " +
+                                        baton::serving::build_identity() + ")");
   app.require_subcommand(1);
   ServeOptions serve_options;
   RouteOptions route_options;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bench/saturation.h"
+#include "serving/host_info.h"
 #include "serving/json.h"
 #include "serving/version.h"
 
@@ -182,26 +183,56 @@ std::string first_fact(const BenchRun& run, std::string InstanceFacts::* fact) {
   return "";
 }
 
+Json host_json(const serving::InstanceInfo::Host& host) {
+  return {{"host", text_or_null(host.name)},
+          {"kernel", text_or_null(host.kernel)},
+          {"cpu", text_or_null(host.cpu)},
+          {"cores", host.cores == 0 ? Json(nullptr) : Json(host.cores)}};
+}
+
+// Each by its own word: on two hosts there are two machines, and may be two builds.
+Json instances_json(const BenchRun& run) {
+  Json out = Json::array();
+  for (const ServerSaid& server : run.servers) {
+    const serving::InstanceInfo& info = server.info;
+    Json one = {{"side", server.side}, {"url", server.url}};
+    one.update(host_json(info.host));
+    one["fabric"] = text_or_null(info.fabric);
+    one["provider"] = info.fabric == "shm" ? Json(nullptr) : text_or_null(info.fabric_provider);
+    one["libfabric"] = text_or_null(info.libfabric_version);
+    one["version"] = text_or_null(info.version);
+    one["build"] = text_or_null(info.build);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+std::string first_profile_hash(const BenchRun& run) {
+  for (const ServerSaid& server : run.servers) {
+    const auto& emulation = server.info.emulation;
+    if (emulation && !emulation->profile_hash.empty()) return emulation->profile_hash;
+  }
+  return "";
+}
+
 Json environment(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
-  const Machine machine = this_machine();
   std::string fabric;
   for (const Handover* handover : handovers(run)) {
     if (!handover->fabric.empty()) fabric = handover->fabric;
   }
   if (fabric.empty()) fabric = first_fact(run, &InstanceFacts::fabric);
   const bool has_provider = fabric != "shm";
-  return {{"driver",
-           {{"host", text_or_null(machine.host)},
-            {"kernel", text_or_null(machine.kernel)},
-            {"cpu", text_or_null(machine.cpu)},
-            {"cores", machine.cores}}},
+  return {{"driver", host_json(serving::host_info())},
           {"servers", point.servers_are_elsewhere ? "elsewhere" : "on the driver's host"},
           {"fabric", text_or_null(fabric)},
           {"provider",
            has_provider ? text_or_null(first_fact(run, &InstanceFacts::provider)) : Json(nullptr)},
           {"versions",
            {{"bench", serving::version()},
-            {"server", text_or_null(first_fact(run, &InstanceFacts::version))}}},
+            {"bench_build", serving::build_identity()},
+            {"server", text_or_null(first_fact(run, &InstanceFacts::version))},
+            {"server_build", text_or_null(builds_in_words(run.servers))}}},
+          {"instances", instances_json(run)},
           {"flags",
            {{"prefill", point.prefill_flags},
             {"decode", point.decode_flags},
@@ -324,6 +355,7 @@ Json baton_key(const PointInfo& point, const BenchOptions& options, const BenchR
               {"prefill", text_or_null(point.prefill)},
               {"emulated", point.emulated},
               {"profile", text_or_null(point.profile)},
+              {"profile_hash", text_or_null(first_profile_hash(run))},
               {"scale", scale},
               {"label", emulated_label(point, scale)},
               {"settings", point.settings.empty() ? Json(nullptr) : Json::parse(point.settings)},

@@ -161,6 +161,7 @@ Result<BenchRun> run_bench(const BenchOptions& options) {
   const std::map<std::string, PoolUse> used = pools.stop();
   run.prefill_pool = fullest(used, instances.prefill);
   run.decode_pool = fullest(used, instances.decode);
+  run.servers = ask_servers(instances);
   run.counters = gained(counted, read_counters(instances.all()));
   if (before && after) run.cpu_busy_share = busy_share(*before, *after);
   run.metrics = measure(run.load.results, run.slo);

@@ -22,6 +22,7 @@ struct BenchRun {
   std::string model_id;
   std::string date;  // "20261130-090000", local time at the start
   Records records;
+  std::vector<ServerSaid> servers;
   Counters counters;  // of the run alone: what an instance counted before is not in them
   std::optional<PoolUse> prefill_pool, decode_pool;  // the fullest of each side; local: the latter
   std::optional<double> cpu_busy_share;

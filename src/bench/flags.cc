@@ -171,6 +171,8 @@ CLI::App* add_sweep(CLI::App& app, SweepOptions& options) {
   sweep->add_flag("--force", options.force, "run again what has a result");
   sweep->add_flag("--allow-void", options.allow_void,
                   "exit with 0 although points are void (machines that cannot carry the grid)");
+  sweep->add_flag("--allow-other-build", options.allow_other_build,
+                  "keep results that another build, or another content of the profile, has made");
   sweep->add_flag("--dry-run", options.dry_run, "say what would run and how long it takes");
   sweep->add_flag("--disable-tqdm", options.disable_tqdm, "no progress bar");
   return sweep;

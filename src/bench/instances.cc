@@ -1,12 +1,14 @@
 #include "bench/instances.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
 #include "bench/metric_line.h"
 #include "bench/summary.h"
 #include "http/client.h"
-#include "serving/instance_info.h"
 
 namespace baton::bench {
 namespace {
@@ -60,6 +62,33 @@ Instances find_instances(const std::string& router_url, const std::string& prefi
   if (!prefill_url.empty()) out.prefill = {without_slash(prefill_url)};
   if (!decode_url.empty()) out.decode = {without_slash(decode_url)};
   return out;
+}
+
+std::vector<ServerSaid> ask_servers(const Instances& instances) {
+  std::vector<ServerSaid> out;
+  const auto ask = [&out](const char* side, const std::set<std::string>& urls) {
+    for (const std::string& url : urls) {
+      const auto body = body_of(url + "/baton/instance");
+      auto info = body ? serving::parse_instance_info(*body)
+                       : fail(Errc::kUnavailable, "it does not answer");
+      if (info) out.push_back({side, url, std::move(*info)});
+    }
+  };
+  ask("prefill", instances.prefill);
+  ask(instances.prefill.empty() ? "local" : "decode", instances.decode);
+  return out;
+}
+
+std::string builds_in_words(const std::vector<ServerSaid>& servers) {
+  std::set<std::string> builds;
+  std::vector<std::string> words;
+  for (const ServerSaid& server : servers) {
+    if (server.info.build.empty()) continue;
+    builds.insert(server.info.build);
+    words.push_back(server.side + " " + server.info.build);
+  }
+  if (builds.size() == 1) return *builds.begin();
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 std::optional<PoolUse> parse_pool(std::string_view body) {

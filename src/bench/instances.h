@@ -11,6 +11,9 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
+
+#include "serving/instance_info.h"
 
 namespace baton::bench {
 
@@ -25,6 +28,17 @@ Instances find_instances(const std::string& router_url, const std::string& prefi
                          const std::string& decode_url);
 // `baton_router_instance_up` of a router's /metrics. Pure.
 Instances parse_router_page(std::string_view page);
+
+// What an instance says of itself: of its host and build, too.
+struct ServerSaid {
+  std::string side;  // "prefill", "decode"; "local" where one does both
+  std::string url;
+  serving::InstanceInfo info;
+};
+// Those that do not answer, or are none of ours, are left out. Blocks for seconds at most.
+std::vector<ServerSaid> ask_servers(const Instances& instances);
+// The build of all, "prefill a, decode b" where they differ; "": none says.
+std::string builds_in_words(const std::vector<ServerSaid>& servers);
 
 struct PoolUse {
   std::uint64_t blocks = 0, most_used = 0, block_size = 0;  // tokens, the last one

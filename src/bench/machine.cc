@@ -1,13 +1,11 @@
 #include "bench/machine.h"
 
 #include <sys/resource.h>
-#include <sys/utsname.h>
 
 #include <array>
 #include <charconv>
 #include <fstream>
 #include <iterator>
-#include <thread>
 
 namespace baton::bench {
 namespace {
@@ -17,27 +15,7 @@ std::string file_text(const char* path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::string cpu_name() {
-  const std::string text = file_text("/proc/cpuinfo");
-  const std::size_t key = text.find("model name");
-  const std::size_t colon = text.find(": ", key);
-  if (key == std::string::npos || colon == std::string::npos) return "";
-  return text.substr(colon + 2, text.find('\n', colon) - colon - 2);
-}
-
 }  // namespace
-
-Machine this_machine() {
-  Machine out;
-  utsname names{};
-  if (uname(&names) == 0) {
-    out.host = names.nodename;
-    out.kernel = names.release;
-  }
-  out.cpu = cpu_name();
-  out.cores = std::thread::hardware_concurrency();
-  return out;
-}
 
 std::optional<CpuTicks> parse_proc_stat(std::string_view text) {
   if (!text.starts_with("cpu ")) return {};

@@ -1,18 +1,11 @@
-// What the figures were measured on, and whether its cores were the limit.
+// Whether the cores of this machine were the limit of what was measured on it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace baton::bench {
-
-struct Machine {
-  std::string host, kernel, cpu;  // "" where the system does not say
-  unsigned cores = 0;
-};
-Machine this_machine();
 
 // Time that all cores together have spent since boot, in clock ticks, by /proc/stat.
 struct CpuTicks {

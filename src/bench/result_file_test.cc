@@ -266,6 +266,41 @@ TEST(ResultFile, names_the_machine_it_knows_as_the_drivers) {
               HasSubstr("the driver's cores were the limit"));
 }
 
+TEST(ResultFile, names_host_and_build_of_each_server_by_its_own_word) {
+  BenchRun run = one_request();
+  for (const auto& [side, host] : {std::pair{"prefill", "p-host"}, {"decode", "d-host"}}) {
+    ServerSaid said;
+    said.side = side;
+    said.url = std::string("http://") + host + ":8100";
+    said.info.host = {host, "6.1.0", "some cpu", 192};
+    said.info.build = "b1";
+    said.info.fabric = "libfabric";
+    said.info.fabric_provider = "efa";
+    said.info.libfabric_version = "2.1";
+    run.servers.push_back(said);
+  }
+  run.servers[0].info.emulation.emplace().profile_hash = "f00d";
+  Json baton = result_of(run)["baton"];
+  EXPECT_EQ(baton["profile_hash"], "f00d");
+  const Json instances = baton["environment"]["instances"];
+  ASSERT_EQ(instances.size(), 2U);
+  EXPECT_EQ(instances[0]["host"], "p-host");
+  EXPECT_EQ(instances[1]["side"], "decode");
+  EXPECT_EQ(instances[1]["host"], "d-host");
+  EXPECT_EQ(instances[1]["kernel"], "6.1.0");
+  EXPECT_EQ(instances[1]["cpu"], "some cpu");
+  EXPECT_EQ(instances[1]["cores"], 192);
+  EXPECT_EQ(instances[1]["libfabric"], "2.1");
+  EXPECT_EQ(instances[1]["provider"], "efa");
+  EXPECT_EQ(baton["environment"]["versions"]["server_build"], "b1");
+  EXPECT_NE(baton["environment"]["versions"]["bench_build"], nullptr);
+  run.servers[1].info.build = "b2";
+  EXPECT_EQ(result_of(run)["baton"]["environment"]["versions"]["server_build"],
+            "prefill b1, decode b2");
+  EXPECT_EQ(result_of(one_request())["baton"]["environment"]["versions"]["server_build"], nullptr)
+      << "of servers that do not say";
+}
+
 TEST(ResultFile, a_point_is_void_where_the_cores_were_the_limit_emulated_or_not) {
   BenchRun run = one_request();
   run.cpu_busy_share = 0.95;

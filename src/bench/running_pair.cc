@@ -70,6 +70,8 @@ std::string posting_cost_of(const InstanceInfo& i) {
 }
 constexpr Fact kShared[] = {
     {"profile", profile_of},
+    {"profile's numbers (hash)",
+     [](const InstanceInfo& i) { return i.emulation ? i.emulation->profile_hash : ""; }},
     {"prefill", prefill_of},
     {"KV bytes scale",
      [](const InstanceInfo& i) { return i.emulation ? text(i.emulation->kv_bytes_scale) : ""; }},
@@ -199,6 +201,8 @@ SweepOptions adopt(const RunningPair& pair, const SweepOptions& options) {
   if (!out.given.profile) out.profile = profile_of(p);
   if (!out.given.prefill) out.prefill = p.emulated.empty() ? "computed" : prefill_of(p);
   if (!out.given.max_num_seqs) out.max_num_seqs = pair.decode.max_num_seqs;
+  out.server_build = builds_in_words({{"prefill", "", p}, {"decode", "", pair.decode}});
+  if (p.emulation) out.profile_hash = p.emulation->profile_hash;
   out.servers = Json{{"prefill", side_json(p)}, {"decode", side_json(pair.decode)}}.dump();
   return out;
 }

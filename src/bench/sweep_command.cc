@@ -15,6 +15,8 @@
 #include "bench/saturation.h"
 #include "bench/sweep_plan.h"
 #include "bench/sweep_servers.h"
+#include "serving/timed_backend.h"
+#include "serving/version.h"
 
 namespace baton::bench {
 
@@ -215,6 +217,20 @@ Exit take_running(const SweepGrid& grid, SweepOptions& options) {
   return Exit::kOk;
 }
 
+// Of own servers: what they will say of themselves.
+Exit know_makers(SweepOptions& options) {
+  if (options.is_running()) return Exit::kOk;
+  options.server_build = serving::build_identity();
+  if (options.backend != "timed") return Exit::kOk;
+  Result<std::string> hash = serving::profile_hash(options.profile);
+  if (!hash) {
+    complain(kSweep, "--profile: " + hash.error().message);
+    return Exit::kUsage;
+  }
+  options.profile_hash = std::move(*hash);
+  return Exit::kOk;
+}
+
 }  // namespace
 
 Exit run_sweep(const SweepOptions& as_given) {
@@ -225,6 +241,7 @@ Exit run_sweep(const SweepOptions& as_given) {
     return Exit::kUsage;
   }
   if (const Exit taken = take_running(*grid, options); taken != Exit::kOk) return taken;
+  if (const Exit known = know_makers(options); known != Exit::kOk) return known;
   std::vector<SweepPoint> points = sweep_points(*grid, options);
   for (const SweepPoint& point : points) {
     options.transfer_records =

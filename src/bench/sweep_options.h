@@ -28,6 +28,8 @@ struct SweepOptions {
   // A void point is said and drawn as void, and is no failure of the sweep: for machines that
   // cannot carry the grid, where the way is tried and not the figures.
   bool allow_void = false;
+  // Points of another build, or of another content of the profile, are kept beside the new ones.
+  bool allow_other_build = false;
   bool dry_run = false;  // say what would run, and how
 
   std::string model;  // of --backend cpu: a GGUF file or name
@@ -51,6 +53,9 @@ struct SweepOptions {
   // What running ones said of themselves: {"prefill": {...}, "decode": {...}}; "": nobody was
   // asked.
   std::string servers;
+  // Of the servers that will make the results, known before them; "": nobody could be asked.
+  std::string server_build;  // build_identity(), or that of each side
+  std::string profile_hash;  // of the profile's numbers
   // What the article's scripts are told of P; running servers say it themselves, and are compared.
   // 0 and "": not given.
   std::uint32_t prefill_tp_size = 0, prefill_pp_size = 0;

@@ -11,6 +11,7 @@
 #include "bench/summary.h"
 #include "bench/sweep_modes.h"
 #include "serving/json.h"
+#include "serving/version.h"
 
 namespace baton::bench {
 namespace {
@@ -48,20 +49,43 @@ std::uint64_t seed_of(const SweepPoint& point, std::uint64_t seed) {
   return out >> 16;  // every reader of JSON numbers takes 48 bits
 }
 
-Status same(const Json& file, std::string_view key, const Json& wanted, std::string path = "") {
+constexpr std::string_view kElsewhere = "another --results-dir, or --force";
+
+Status same(const Json& file, std::string_view key, const Json& wanted, std::string path = "",
+            std::string_view remedy = kElsewhere) {
   const Json* found = find(file, key);
   const Json value = found == nullptr ? Json(nullptr) : *found;
   if (value == wanted) return {};
   path += key;
   if (value.is_object() && wanted.is_object()) {
     for (auto it = wanted.begin(); it != wanted.end(); ++it) {
-      if (Status status = same(value, it.key(), it.value(), path + "."); !status) return status;
+      if (Status status = same(value, it.key(), it.value(), path + ".", remedy); !status)
+        return status;
     }
   }
   return fail(Errc::kMismatch,
-              fmt::format("it was made with {} {}, and this sweep has {}: another --results-dir, "
-                          "or --force",
-                          path, serving::shown(value), serving::shown(wanted)));
+              fmt::format("it was made with {} {}, and this sweep has {}: {}", path,
+                          serving::shown(value), serving::shown(wanted), remedy));
+}
+
+// Points of two builds, or of a profile before and after a change of it, are no one experiment.
+Status same_makers(const Json& baton, const SweepOptions& o) {
+  constexpr std::string_view kRemedy =
+      "another --results-dir, --force to run the point again, or --allow-other-build to keep it";
+  const Json none = Json::object();
+  const auto member = [&none](const Json& object, std::string_view key) -> const Json& {
+    const Json* found = find(object, key);
+    return found != nullptr && found->is_object() ? *found : none;
+  };
+  const Json& versions = member(member(baton, "environment"), "versions");
+  Status status = same(versions, "bench_build", serving::build_identity(), "", kRemedy);
+  if (status && !o.server_build.empty()) {
+    status = same(versions, "server_build", o.server_build, "", kRemedy);
+  }
+  if (status && !o.profile_hash.empty()) {
+    status = same(baton, "profile_hash", o.profile_hash, "", kRemedy);
+  }
+  return status;
 }
 
 // How many threads computed, of real compute: on this host own servers have a core each only if
@@ -208,7 +232,10 @@ Result<Kept> keep_result(std::string_view text, const SweepPoint& point,
     status = same(*settings, it.key(), it.value());
   }
   if (!status) return tl::unexpected<Error>(status.error());
-  return find(*baton, "void") == nullptr ? Kept::kYes : Kept::kNo;
+  if (find(*baton, "void") != nullptr) return Kept::kNo;
+  if (!options.allow_other_build) status = same_makers(*baton, options);
+  if (!status) return tl::unexpected<Error>(status.error());
+  return Kept::kYes;
 }
 
 }  // namespace baton::bench

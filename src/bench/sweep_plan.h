@@ -49,7 +49,8 @@ std::string sweep_variant(const SweepOptions& options);
 // What a result file that is there already says.
 enum class Kept : std::uint8_t { kNo, kYes };
 // kNo: there is none, it was not finished, or it is void: run the point. An error: it was made with
-// another seed, number of prompts or setting, which it names.
+// another seed, number of prompts or setting, or (unless allowed) by another build or of another
+// content of the profile, and names it with both values.
 Result<Kept> keep_result(std::string_view text, const SweepPoint& point,
                          const SweepOptions& options);
 

@@ -10,6 +10,7 @@
 #include "bench/sweep_modes.h"
 #include "bench/sweep_options.h"
 #include "bench/sweep_plan.h"
+#include "serving/version.h"
 
 namespace baton::bench {
 namespace {
@@ -133,7 +134,7 @@ RunningPair emulated_pair() {
   for (auto* info : {&pair.prefill, &pair.decode}) {
     info->mode = "push";
     info->emulated = "emulated: profile qwen3-32b-tp8-h200 (Qwen/Qwen3-32B, one rank of TP 8)";
-    info->emulation = {"qwen3-32b-tp8-h200", "computed", 32, 1'331'250'000, 1.5};
+    info->emulation = {"qwen3-32b-tp8-h200", "computed", 32, 1'331'250'000, 1.5, ""};
     info->transfer_style = "baton";
     info->max_num_seqs = 8;
     info->weights = "w";
@@ -397,14 +398,67 @@ std::string result(const SweepPoint& p, const std::string& more) {
          std::to_string(p.seed) + R"(,"settings":)" + sweep_settings(small()).dump() + more + "}}";
 }
 
+// Of a point that counts, made by this bench, a server of build "s1" and a profile of hash "p1".
+std::string made(const SweepPoint& p, const std::string& bench = serving::build_identity()) {
+  return result(
+      p, R"(,"void":null,"profile_hash":"p1","environment":{"versions":{"bench_build":")" + bench +
+             R"(","server_build":"s1"}})");
+}
+
+SweepOptions making(const std::string& server, const std::string& profile) {
+  SweepOptions o = small();
+  o.server_build = server;
+  o.profile_hash = profile;
+  return o;
+}
+
 TEST(SweepResume, keeps_what_is_finished_and_counts) {
   const SweepOptions o = small();
   const SweepPoint p = points(o)[0];
-  EXPECT_EQ(keep_result(result(p, R"(,"void":null)"), p, o).value(), Kept::kYes);
+  EXPECT_EQ(keep_result(made(p), p, o).value(), Kept::kYes);
   EXPECT_EQ(keep_result(result(p, R"(,"void":"the cores were the limit")"), p, o).value(),
             Kept::kNo);
   EXPECT_EQ(keep_result(R"({"num_prompts": 10, "baton": {"sch)", p, o).value(), Kept::kNo);
   EXPECT_EQ(keep_result(R"({"num_prompts": 10})", p, o).value(), Kept::kNo);
+}
+
+TEST(SweepResume, refuses_points_of_another_build_or_profile_naming_both_unless_told) {
+  const SweepPoint p = points(small())[0];
+  EXPECT_EQ(keep_result(made(p), p, making("s1", "p1")).value(), Kept::kYes);
+  EXPECT_EQ(keep_result(made(p), p, making("", "")).value(), Kept::kYes) << "nobody could be asked";
+  struct Case {
+    std::string text;
+    SweepOptions options;
+    std::string words;
+  };
+  const std::string mine = serving::build_identity();
+  for (Case& c : std::vector<Case>{
+           {made(p, "b0"), small(), "bench_build \"b0\", and this sweep has \"" + mine + "\""},
+           {made(p), making("s2", "p1"), R"(server_build "s1", and this sweep has "s2")"},
+           {made(p), making("s1", "p2"), R"(profile_hash "p1", and this sweep has "p2")"},
+           {result(p, R"(,"void":null)"), small(), "bench_build null, and this sweep has"}}) {
+    const auto kept = keep_result(c.text, p, c.options);
+    ASSERT_FALSE(kept) << c.words;
+    EXPECT_THAT(kept.error().message, AllOf(HasSubstr(c.words), HasSubstr("--allow-other-build")));
+    c.options.allow_other_build = true;
+    EXPECT_EQ(keep_result(c.text, p, c.options).value(), Kept::kYes) << c.words;
+  }
+  EXPECT_EQ(keep_result(result(p, R"(,"void":"late")"), p, small()).value(), Kept::kNo)
+      << "a void point is run again, whoever made it";
+}
+
+TEST(RunningPair, says_of_which_builds_and_profile_its_results_will_be) {
+  RunningPair pair = emulated_pair();
+  pair.prefill.build = pair.decode.build = "b1";
+  for (auto* info : {&pair.prefill, &pair.decode}) info->emulation->profile_hash = "p1";
+  EXPECT_EQ(adopt(pair, running()).server_build, "b1");
+  EXPECT_EQ(adopt(pair, running()).profile_hash, "p1");
+  pair.decode.build = "b2";
+  EXPECT_EQ(adopt(pair, running()).server_build, "prefill b1, decode b2");
+  EXPECT_EQ(contradiction(pair, "push", adopt(pair, running())), "");
+  pair.decode.emulation->profile_hash = "p2";
+  EXPECT_THAT(contradiction(pair, "push", adopt(pair, running())),
+              HasSubstr("profile's numbers (hash): prefill says p1, and decode says p2"));
 }
 
 TEST(SweepResume, refuses_a_result_of_another_sweep_and_says_what_differs) {

@@ -400,11 +400,15 @@ TEST(InstanceInfo, tells_what_an_experiment_must_know_and_leaves_open_what_nobod
   ASSERT_TRUE(none.has_value());
   EXPECT_EQ(none->pull_loop + none->transfer_style, "");
   EXPECT_FALSE(none->prefix_caching || none->threads || none->emulation);
+  EXPECT_EQ(none->build + none->host.name + none->libfabric_version, "");
   info.pull_loop = "engine";
   info.transfer_style = "published";
   info.prefix_caching = false;
   info.threads = 2;
-  info.emulation = {"qwen3-32b-tp8-h200", "cached", 32, 1'331'250'000, 1.5};
+  info.emulation = {"qwen3-32b-tp8-h200", "cached", 32, 1'331'250'000, 1.5, "f00d"};
+  info.host = {"host-1", "6.1.0", "some cpu", 192};
+  info.build = "58af463c01ab-dirty";
+  info.libfabric_version = "2.1";
   const auto all = parse_instance_info(to_json(info));
   ASSERT_TRUE(all.has_value()) << all.error().message;
   EXPECT_EQ(all->pull_loop, "engine");
@@ -417,6 +421,11 @@ TEST(InstanceInfo, tells_what_an_experiment_must_know_and_leaves_open_what_nobod
   EXPECT_EQ(all->emulation->kv_bytes_scale, 32U);
   EXPECT_EQ(all->emulation->link_bytes_per_second, 1'331'250'000U);
   EXPECT_DOUBLE_EQ(all->emulation->posting_cost_us, 1.5);
+  EXPECT_EQ(all->emulation->profile_hash, "f00d");
+  EXPECT_EQ(all->host.name + all->host.kernel + all->host.cpu, "host-16.1.0some cpu");
+  EXPECT_EQ(all->host.cores, 192U);
+  EXPECT_EQ(all->build, "58af463c01ab-dirty");
+  EXPECT_EQ(all->libfabric_version, "2.1");
   std::string broken = to_json(info);
   broken.replace(broken.find("\"posting_cost_us\":1.5"), 21, "\"posting_cost_us\":\"x\"");
   EXPECT_EQ(parse_instance_info(broken).error().message,

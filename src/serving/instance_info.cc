@@ -107,7 +107,22 @@ Status read_emulation(const Json& object, InstanceInfo& info) {
     return fail(Errc::kInvalidArgument, "emulation.posting_cost_us must be a number");
   }
   out.posting_cost_us = cost->get<double>();
-  return {};
+  return read_text_if_there(object, "profile_hash", out.profile_hash);
+}
+
+Status read_host(const Json& body, InstanceInfo& info) {
+  for (const auto& [field, target] :
+       {std::pair{"build", &info.build}, {"libfabric_version", &info.libfabric_version}}) {
+    if (Status read = read_text_if_there(body, field, *target); !read) return read;
+  }
+  const Json* host = find(body, "host");
+  if (host == nullptr || !host->is_object()) return {};
+  for (const auto& [field, target] : {std::pair{"name", &info.host.name},
+                                      {"kernel", &info.host.kernel},
+                                      {"cpu", &info.host.cpu}}) {
+    if (Status read = read_text_if_there(*host, field, *target); !read) return read;
+  }
+  return find(*host, "cores") == nullptr ? Status() : read_number(*host, "cores", info.host.cores);
 }
 
 // Null and absent are the same.
@@ -133,7 +148,8 @@ Json emulation_json(const InstanceInfo& info) {
           {"prefill", info.emulation->prefill},
           {"kv_bytes_scale", info.emulation->kv_bytes_scale},
           {"link_bytes_per_second", info.emulation->link_bytes_per_second},
-          {"posting_cost_us", info.emulation->posting_cost_us}};
+          {"posting_cost_us", info.emulation->posting_cost_us},
+          {"profile_hash", info.emulation->profile_hash}};
 }
 
 std::int64_t int_or_none(const Json& object, std::string_view key) {
@@ -257,7 +273,14 @@ std::string to_json(const InstanceInfo& info) {
            {"transfer_style", info.transfer_style},
            {"prefix_caching", info.prefix_caching ? Json(*info.prefix_caching) : Json(nullptr)},
            {"threads", info.threads ? Json(*info.threads) : Json(nullptr)},
-           {"emulation", emulation_json(info)}};
+           {"emulation", emulation_json(info)},
+           {"host",
+            {{"name", info.host.name},
+             {"kernel", info.host.kernel},
+             {"cpu", info.host.cpu},
+             {"cores", info.host.cores}}},
+           {"build", info.build},
+           {"libfabric_version", info.libfabric_version}};
   if (info.allowed_peers) out["allowed_peers"] = *info.allowed_peers;
   return to_text(out);
 }
@@ -274,7 +297,8 @@ Result<InstanceInfo> parse_instance_info(std::string_view body) {
   }
   if (Status read = read_models(*parsed, info); !read) return tl::unexpected<Error>(read.error());
   info.kv_load_failure_policy = "fail";
-  for (const auto read : {read_texts_of_newer_ones, read_sizes, read_doctors, read_experiments}) {
+  for (const auto read :
+       {read_texts_of_newer_ones, read_sizes, read_doctors, read_experiments, read_host}) {
     if (Status ok = read(*parsed, info); !ok) return tl::unexpected<Error>(ok.error());
   }
   if (const Json* requests = find(*parsed, "requests"); requests != nullptr) {

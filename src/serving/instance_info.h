@@ -45,8 +45,17 @@ struct InstanceInfo {
     std::uint32_t kv_bytes_scale = 0;
     std::uint64_t link_bytes_per_second = 0;
     double posting_cost_us = 0;
+    std::string profile_hash;  // of the profile's numbers; "": an older instance
   };
   std::optional<Emulated> emulation;
+  // What results of it are made on; "" and 0: an older instance, or the system does not say.
+  struct Host {
+    std::string name, kernel, cpu;
+    std::uint32_t cores = 0;
+  };
+  Host host;
+  std::string build;              // build_identity()
+  std::string libfabric_version;  // of the library that it runs with
 
   // For `baton doctor`; absent in what older instances say.
   struct Kv {

@@ -18,6 +18,7 @@
 #include "serving/answers.h"
 #include "serving/completion_request.h"
 #include "serving/http_names.h"
+#include "serving/host_info.h"
 #include "serving/instance_info.h"
 #include "serving/instance_metrics.h"
 #include "serving/process_limits.h"
@@ -241,6 +242,9 @@ class InstanceServerImpl : public InstanceServer {
   InstanceInfo describe() const {
     InstanceInfo info;
     info.version = version();
+    info.build = build_identity();
+    info.host = host_;
+    info.libfabric_version = libfabric_version();
     info.models = options_.model_names;
     info.ready = can_serve();
     if (!is_loaded()) return info;
@@ -296,7 +300,7 @@ class InstanceServerImpl : public InstanceServer {
     const Emulation& e = *served_.emulation;
     info.transfer_style = e.transfer_style;
     info.emulation = {e.profile, e.prefill, e.kv_bytes_scale, e.link_bytes_per_second,
-                      e.posting_cost_us};
+                      e.posting_cost_us, e.profile_hash};
   }
 
   void describe_load(InstanceInfo& info) const {
@@ -499,6 +503,7 @@ class InstanceServerImpl : public InstanceServer {
   }
 
   const InstanceServerOptions options_;
+  const InstanceInfo::Host host_ = host_info();
   const std::int64_t created_;
   TransferLog log_;
   Served served_;

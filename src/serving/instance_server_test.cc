@@ -6,6 +6,7 @@
 #include "serving/instance_info.h"
 #include "serving/testing/browse.h"
 #include "serving/testing/fake_engine.h"
+#include "serving/version.h"
 
 namespace baton::serving {
 namespace {
@@ -91,6 +92,12 @@ TEST_F(InstanceServerTest, IsUnhealthyUntilItCanServe) {
   const auto info = parse_instance_info(get(server_->port(), "/baton/instance").body);
   ASSERT_TRUE(info.has_value()) << info.error().message;
   EXPECT_TRUE(info->ready);
+  EXPECT_EQ(info->build, build_identity());
+  EXPECT_NE(info->build, "");
+  EXPECT_NE(info->host.name, "");
+  EXPECT_NE(info->host.kernel, "");
+  EXPECT_GE(info->host.cores, 1U);
+  EXPECT_NE(info->libfabric_version, "");
   EXPECT_EQ(info->engine_id, "engine-1");
   EXPECT_EQ(info->incarnation, 0xabcU);
   EXPECT_EQ(info->role, "kv_both");

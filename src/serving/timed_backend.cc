@@ -108,7 +108,14 @@ Emulation TimedBackend::emulation() const {
           .kv_bytes_scale = options.kv_bytes_scale,
           .link_bytes_per_second = link_bytes_per_second,
           .posting_cost_us = posting_cost_us,
+          .profile_hash = engine::timed::hash_of(profile),
           .metrics = metrics};
+}
+
+Result<std::string> profile_hash(const std::string& profile) {
+  const auto found = engine::timed::find_profile(profile);
+  if (!found) return tl::unexpected<Error>(found.error());
+  return engine::timed::hash_of(*found);
 }
 
 std::optional<TimedBackend> timed_backend(const ServeOptions& options, Problems& problems) {

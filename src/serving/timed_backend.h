@@ -24,6 +24,7 @@ struct Emulation {
   std::uint32_t kv_bytes_scale = 1;
   std::uint64_t link_bytes_per_second = 0;
   double posting_cost_us = 0;  // a descriptor, where the style or the pull loop pays it
+  std::string profile_hash;    // engine::timed::hash_of(): of its numbers
   std::shared_ptr<const engine::timed::TimedMetrics> metrics;
 
   // One line: "emulated: ...".
@@ -42,6 +43,9 @@ struct TimedBackend {
 
   Emulation emulation() const;
 };
+
+// Of the numbers of a profile by its file or name, as an instance with it says it. kNotFound.
+Result<std::string> profile_hash(const std::string& profile);
 
 // Unset: another backend. Flags of `timed` without it, unknown values and a bad profile become
 // `problems`, one a line.

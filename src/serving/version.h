@@ -1,4 +1,5 @@
-// The release's number, as `baton --version` and GET /version say it.
+// What this build is: the release's number, as `baton --version` and GET /version say it, and the
+// commit that it was made of.
 #pragma once
 
 #include <string>
@@ -7,5 +8,8 @@ namespace baton::serving {
 
 std::string version();       // "0.1.0"
 std::string version_body();  // JSON
+// As `git describe --always --dirty` had it at build time: "58af463c01ab", "...-dirty" where files
+// of the checkout had been changed; "unknown" of a source that is no git checkout.
+std::string build_identity();
 
 }  // namespace baton::serving

@@ -47,6 +47,34 @@ def test_every_point_has_a_result_and_its_bytes(results):
         assert path.with_suffix(".log").is_file()
 
 
+def test_a_lightly_loaded_point_counts_and_is_not_saturated(tmp_path):
+    """Above, 2 to 4 requests a point and busy cores: `saturated` is unknown and most are void. A rule that voids or marks
+    everything would pass there, and one that knows nothing, too."""
+    for _ in range(3):  # a void point is run again: what else this machine did meanwhile is no fault of the rule
+        baton("sweep", "--modes", "push", "--qps-list", "5", "--input-lens", "512", "--output-lens", "4", "--point-seconds", 1.6,
+              "--prefill", "cached", "--num-warmups", 1, "--results-dir", tmp_path, "--allow-void")
+        baton_key = json.loads((tmp_path / "push_qps5_in512_out4_iter1.json").read_text())["baton"]
+        if baton_key["void"] is None:
+            break
+    assert baton_key["void"] is None, baton_key["void"]
+    assert baton_key["saturated"] is False, baton_key["arrivals"]
+    assert baton_key["arrivals"]["open_at_last_arrival"] <= 7 and baton_key["arrivals"]["quickest_ms"] > 0
+
+
+def test_a_result_says_which_build_profile_and_hosts_made_it(results):
+    build = baton("--version").split("build ")[1].strip(" )\n")
+    for path in results.glob("*_qps2_in1024_out8_iter1.json"):
+        baton_key = json.loads(path.read_text())["baton"]
+        environment = baton_key["environment"]
+        assert (environment["versions"]["bench_build"], environment["versions"]["server_build"]) == (build, build)
+        assert len(baton_key["profile_hash"]) == 16
+        sides = [instance["side"] for instance in environment["instances"]]
+        assert sides == (["local"] if baton_key["mode"] == "local" else ["prefill", "decode"])
+        for instance in environment["instances"]:
+            assert {key: instance[key] for key in ("host", "kernel", "cpu", "cores")} == environment["driver"]
+            assert instance["build"] == build and instance["libfabric"]
+
+
 def test_a_second_call_finds_what_counts_done(results):
     counted = sum(json.loads(path.read_text())["baton"]["void"] is None for path in results.glob("*.json"))
     said = baton("sweep", "--qps-list", " ".join(map(str, QPS)), "--input-lens", " ".join(map(str, INPUTS)), "--output-lens",

@@ -1,5 +1,8 @@
 #include "engine/timed/profile.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -162,6 +165,16 @@ Status check_scale(const Profile& profile, std::uint32_t scale) {
       fmt::format("kv_bytes_scale is {}, and must divide the {} bytes that a token has in a region "
                   "into a multiple of {}",
                   scale, bytes, kPatternWord));
+}
+
+std::string hash_of(const Profile& profile) {
+  std::string text;
+  for (const Number& number : kNumbers) {
+    const std::string value = std::visit(
+        [&profile](auto field) { return fmt::format("{}", profile.*field); }, number.field);
+    text += fmt::format("{}={}\n", number.key, value);
+  }
+  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
 }
 
 Result<Profile> parse_profile(std::string_view text) {

@@ -54,6 +54,9 @@ Status check_scale(const Profile& profile, std::uint32_t scale);
 // a source of no number.
 Result<Profile> parse_profile(std::string_view text);
 
+// XXH3-64 of the numbers with their names, 16 hex digits: alike where nothing but words differs.
+std::string hash_of(const Profile& profile);
+
 // `profile` is a file, or the name of one in BATON_PROFILES, in profiles/ of this folder or a
 // folder above it, or of one above the program. kNotFound says where it was looked for.
 Result<Profile> find_profile(const std::string& profile);

@@ -49,6 +49,25 @@ TEST(Profiles, ThePublishedOneHasThePublishedShape) {
   EXPECT_EQ(token * (16U << 10U), 512U << 20U);
 }
 
+TEST(Profiles, AreTheSameByTheirNumbersAndNotByTheirWords) {
+  const std::string hash = hash_of(parse_profile(published().dump()).value());
+  EXPECT_EQ(hash.size(), 16U);
+  Json file = published();
+  file["description"] = "other words";
+  file["sources"]["decode_step_s"] = "other words";
+  EXPECT_EQ(hash_of(parse_profile(file.dump()).value()), hash);
+  for (const auto& [key, value] : published().items()) {
+    if (!value.is_number()) continue;
+    file = published();
+    const bool is_halved =
+        key == "kv_regions_per_layer" || key == "kv_bytes_scale";  // at their most
+    file[key] = value.get<double>() * (is_halved ? 0.5 : 2);
+    const auto other = parse_profile(file.dump());
+    ASSERT_TRUE(other) << key << ": " << other.error().message;
+    EXPECT_NE(hash_of(*other), hash) << key;
+  }
+}
+
 TEST(Profiles, EveryNumberNeedsItsSource) {
   for (const auto& [key, value] : published().items()) {
     if (!value.is_number()) continue;
