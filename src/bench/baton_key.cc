@@ -198,6 +198,7 @@ Json instances_json(const BenchRun& run) {
     Json one = {{"side", server.side}, {"url", server.url}};
     one.update(host_json(info.host));
     one["fabric"] = text_or_null(info.fabric);
+    // "auto" takes shared memory where it can: what a run used is beside this list.
     one["provider"] = info.fabric == "shm" ? Json(nullptr) : text_or_null(info.fabric_provider);
     one["libfabric"] = text_or_null(info.libfabric_version);
     one["version"] = text_or_null(info.version);
@@ -215,6 +216,13 @@ std::string first_profile_hash(const BenchRun& run) {
   return "";
 }
 
+std::string server_version(const BenchRun& run) {
+  for (const ServerSaid& server : run.servers) {
+    if (!server.info.version.empty()) return server.info.version;
+  }
+  return first_fact(run, &InstanceFacts::version);
+}
+
 Json environment(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
   std::string fabric;
   for (const Handover* handover : handovers(run)) {
@@ -230,7 +238,7 @@ Json environment(const PointInfo& point, const BenchOptions& options, const Benc
           {"versions",
            {{"bench", serving::version()},
             {"bench_build", serving::build_identity()},
-            {"server", text_or_null(first_fact(run, &InstanceFacts::version))},
+            {"server", text_or_null(server_version(run))},
             {"server_build", text_or_null(builds_in_words(run.servers))}}},
           {"instances", instances_json(run)},
           {"flags",

@@ -17,8 +17,8 @@
 #include "http/server.h"
 #include "serving/answers.h"
 #include "serving/completion_request.h"
-#include "serving/http_names.h"
 #include "serving/host_info.h"
+#include "serving/http_names.h"
 #include "serving/instance_info.h"
 #include "serving/instance_metrics.h"
 #include "serving/process_limits.h"
@@ -299,7 +299,7 @@ class InstanceServerImpl : public InstanceServer {
     if (served_.emulation == nullptr) return;
     const Emulation& e = *served_.emulation;
     info.transfer_style = e.transfer_style;
-    info.emulation = {e.profile, e.prefill, e.kv_bytes_scale, e.link_bytes_per_second,
+    info.emulation = {e.profile,         e.prefill,     e.kv_bytes_scale, e.link_bytes_per_second,
                       e.posting_cost_us, e.profile_hash};
   }
 

@@ -46,7 +46,7 @@ def test_a_trace_is_replayed_row_by_row(pair, name, rows_of, rate, length):
     path, rows = rows_of()
     done = subprocess.run([str(stack.baton_binary()), "bench", "serve", "--port", str(pair.port), "--dataset-name", name,
                            "--dataset-path", str(path), "--trace-rate-scale", str(rate), "--trace-length-scale", str(length),
-                           "--num-prompts", "1000", "--ignore-eos", "--save-detailed", "--json", "--disable-tqdm"],
+                           "--num-prompts", "1000", "--ignore-eos", "--json", "--disable-tqdm"],
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
