@@ -43,7 +43,7 @@ struct Timeline {
   std::int64_t registered = 0;   // D: register accepted; P: registration came
   std::int64_t ready = 0;        // P: first piece ready
   std::int64_t first_write = 0;  // P: first write posted; pull, D: first read posted
-  std::int64_t last_write = 0;   // the last one, likewise
+  std::int64_t last_write = 0;   // the last one that carried bytes, likewise
   std::int64_t last_byte = 0;   // P: last write completed; D: last immediate counted; pull, D: last
                                 // read completed, P: D's word that it has read everything
   std::int64_t final_came = 0;  // D: P's final message came

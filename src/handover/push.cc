@@ -151,7 +151,8 @@ Status PrefillSide::Impl::post(std::uint32_t push, WriteOp op, Time now) {
   note_posted(p.peer, now);
   ++in_flight;
   metrics.writes_posted.add();
-  t.times.last_write = ticks(now);
+  // The last one says that the data have come: it is posted after them, and carries none.
+  if (op.length > 0 || p.writes == 1) t.times.last_write = ticks(now);
   if (p.writes == 1) {
     t.times.first_write = ticks(now);
     metrics.match_seconds.observe(
