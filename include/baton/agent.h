@@ -50,7 +50,8 @@ struct AgentOptions {
   std::string fabric = "auto";
   std::string fabric_provider = "tcp";  // libfabric's: "tcp", "tcp;ofi_rxm", "efa", "verbs;ofi_rxm"
   // The interface that libfabric uses: an address, a name of this host or an interface's name.
-  // Empty: `host`; where that is every interface, the first that is not loopback.
+  // Empty: `host`; where that is every interface, the first that is not loopback. What other hosts
+  // can reach needs keys or `insecure`, as `host` does [I10].
   std::string fabric_address;
   std::chrono::milliseconds peer_timeout{5000};
   std::chrono::milliseconds lease{30000};

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "agent/exposure.h"
 #include "agent/fault_fabric.h"
 #include "agent/make_agent.h"
 #include "agent/owner.h"
@@ -77,16 +78,6 @@ OwnerOptions make_owner_options(const AgentOptions& options) {
   owner.channel.connect_timeout = owner.channel.stranger_timeout;
   owner.channel.insecure = options.security.insecure;
   return owner;
-}
-
-fabric::Choice fabric_choice(const AgentOptions& options) {
-  fabric::Choice choice;
-  choice.fabric = options.fabric;
-  choice.libfabric.provider = options.fabric_provider;
-  choice.libfabric.address = options.fabric_address.empty() ? options.host : options.fabric_address;
-  choice.libfabric.connect_timeout =
-      std::min<std::chrono::milliseconds>(options.peer_timeout, std::chrono::seconds(2));
-  return choice;
 }
 
 handover::Config handover_config(const AgentOptions& options, const Geometry& geometry,
@@ -241,6 +232,26 @@ class AgentImpl final : public Agent {
   const std::unique_ptr<Owner> owner_;
 };
 
+// A test's knob that a service may have inherited: what it breaks is other hosts' KV.
+Result<std::unique_ptr<fabric::Fabric>> with_fault(const char* text, const AgentOptions& options,
+                                                   std::unique_ptr<fabric::Fabric> fabric) {
+  const auto fault = Fault::parse(text);
+  if (!fault) return tl::unexpected(fault.error());
+  const auto refuse = [&](std::string_view field, std::string_view value) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("BATON_FAULT is '{}' and {} is {}: writes are broken on purpose on "
+                            "loopback only, unset it",
+                            text, field, value));
+  };
+  if (const auto host = tcp::parse(options.host, options.port); !host || !host->is_loopback()) {
+    return refuse("host", fmt::format("'{}'", options.host));
+  }
+  const auto exposed = exposed_endpoints(options);
+  if (!exposed) return tl::unexpected(exposed.error());
+  if (*exposed) return refuse("fabric address", **exposed);
+  return std::make_unique<FaultFabric>(std::move(fabric), *fault);
+}
+
 // Before the fabric's own work, where a link is emulated. `metrics` is null where none is.
 Result<std::unique_ptr<fabric::Fabric>> behind_link(const AgentOptions& options,
                                                     std::unique_ptr<fabric::Fabric> fabric,
@@ -251,6 +262,19 @@ Result<std::unique_ptr<fabric::Fabric>> behind_link(const AgentOptions& options,
   auto paced = fabric::paced::PacedFabric::create(std::move(fabric), link, *metrics);
   if (!paced) return tl::unexpected(paced.error());
   return std::move(*paced);
+}
+
+// Nobody is authenticated here, by the word `insecure`.
+void warn_of_open_doors(const AgentOptions& options, const Owner& owner) {
+  constexpr std::string_view kWhy =
+      "which other hosts can reach, and peers are not authenticated: whoever connects can read and "
+      "write KV blocks";
+  if (!owner.listens_on_loopback()) {
+    log::warning("the control channel listens on {}:{}, {}", options.host, owner.port(), kWhy);
+  }
+  if (const auto exposed = exposed_endpoints(options); exposed && *exposed) {
+    log::warning("fabric {} has endpoints on {}, {}", options.fabric, **exposed, kWhy);
+  }
 }
 
 }  // namespace
@@ -298,16 +322,9 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
   if (ok) ok = layout::validate(geometry, layout::Whose::kOurs);
   if (!ok) return tl::unexpected(ok.error());
   if (const char* text = std::getenv("BATON_FAULT")) {
-    const auto fault = Fault::parse(text);
-    if (!fault) return tl::unexpected(fault.error());
-    // A test's knob that a service inherited: what it breaks is other hosts' KV.
-    if (const auto host = tcp::parse(options.host, options.port); !host || !host->is_loopback()) {
-      return fail(Errc::kInvalidArgument,
-                  fmt::format("BATON_FAULT is '{}' and host is '{}': writes are broken on purpose "
-                              "on loopback only, unset it",
-                              text, options.host));
-    }
-    fabric = std::make_unique<FaultFabric>(std::move(fabric), *fault);
+    auto faulty = with_fault(text, options, std::move(fabric));
+    if (!faulty) return tl::unexpected(faulty.error());
+    fabric = std::move(*faulty);
   }
   std::shared_ptr<LinkMetrics> link;
   auto linked = behind_link(options, std::move(fabric), link);
@@ -330,11 +347,8 @@ Result<std::unique_ptr<Agent>> make_agent(const AgentOptions& options, const Geo
   if (!owner) return tl::unexpected(owner.error());
   if (*tls) {
     log::info("the control channel is secured by {}", (*tls)->description());
-  } else if (!(*owner)->listens_on_loopback()) {
-    log::warning(
-        "the control channel listens on {}:{}, which other hosts can reach, and peers are not "
-        "authenticated: whoever connects can read and write KV blocks",
-        options.host, (*owner)->port());
+  } else {
+    warn_of_open_doors(options, **owner);
   }
   return std::make_unique<AgentImpl>(options, geometry, id, std::move(*allowed_peers),
                                      std::move(link), std::move(*owner));
@@ -345,6 +359,7 @@ Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,
   // Before the fabric is made, so that its errors do not hide the caller's.
   auto ok = check_options(options);
   if (ok) ok = layout::validate(geometry, layout::Whose::kOurs);
+  if (ok) ok = check_endpoints(options);
   if (!ok) return tl::unexpected(ok.error());
   const PeerId id = make_peer_id(options);
   auto fabric = fabric::make_fabric(fabric_choice(options));

@@ -2,6 +2,8 @@
 // told, and where an agent listens and connects to at all [I10].
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 
 #include <thread>
@@ -217,13 +219,70 @@ TEST_F(SecurityTest, OtherHostsAreListenedToWithKeysOnly) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::Not(HasSubstr("warning")));
 }
 
+// An interface of this host that other hosts can reach, or nothing.
+std::string routable_interface() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    const bool up = (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0;
+    if (up && one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET) return one->ifa_name;
+  }
+  return {};
+}
+
+// The control channel on loopback says nothing of where the bytes come in.
+TEST_F(SecurityTest, OtherHostsReachTheFabricsEndpointsWithKeysOnly) {
+  AgentOptions options = prefill({});
+  std::vector<std::string> addresses = {"192.0.2.1", "2001:db8::1"};
+  if (const auto name = routable_interface(); !name.empty()) addresses.push_back(name);
+  for (const char* fabric : {"libfabric", "auto"}) {
+    options.fabric = fabric;
+    for (const std::string& address : addresses) {
+      options.fabric_address = address;
+      EXPECT_THAT(created(options),
+                  AllOf(HasSubstr("fabric address '" + address + "'"),
+                        HasSubstr("can be reached by other hosts"), HasSubstr("insecure")));
+    }
+    for (const char* address : {"127.0.0.1", "lo", "localhost", ""}) {
+      options.fabric_address = address;
+      EXPECT_EQ(created(options), "created") << address;
+    }
+  }
+  options.fabric = "libfabric";
+  options.fabric_provider = "efa";  // a device of a network, whatever it is called
+  options.fabric_address = "rdmap0s31";
+  EXPECT_THAT(created(options), HasSubstr("fabric address 'rdmap0s31' (provider efa)"));
+  options.fabric = "shm";  // opens nothing there
+  EXPECT_EQ(created(options), "created");
+}
+
+TEST_F(SecurityTest, KeysOpenTheFabricToOtherHostsAndInsecureIsWarnedAbout) {
+  const std::string name = routable_interface();
+  if (name.empty()) GTEST_SKIP() << "no interface of this host but loopback";
+  AgentOptions options = prefill(psk());
+  options.fabric_address = name;
+  EXPECT_EQ(created(options), "created");
+  options.security = {};
+  options.security.insecure = true;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(created(options), "created");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("endpoints on '" + name + "'"), HasSubstr("not authenticated")));
+}
+
 TEST_F(SecurityTest, AFaultOnPurposeStaysOnThisHost) {
   ::setenv("BATON_FAULT", "flip_byte", 1);
   AgentOptions options = prefill(psk());
   EXPECT_EQ(created(options), "created");
   options.host = "0.0.0.0";
   const std::string refusal = created(options);
+  options.host = "127.0.0.1";
+  options.fabric_address = "192.0.2.1";
+  const std::string refusal_of_endpoints = created(options);
   ::unsetenv("BATON_FAULT");
+  EXPECT_THAT(refusal_of_endpoints, AllOf(HasSubstr("BATON_FAULT is 'flip_byte'"),
+                                          HasSubstr("fabric address is '192.0.2.1'")));
   EXPECT_THAT(refusal,
               AllOf(HasSubstr("BATON_FAULT is 'flip_byte'"), HasSubstr("host is '0.0.0.0'")));
 }

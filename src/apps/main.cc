@@ -136,8 +136,10 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--kv-allowed-peers", options.kv_allowed_peers,
                  "where a decode instance may connect to: HOST, HOST:PORT, NETWORK/BITS[:PORT];\n"
                  "default: this host");
-  app.add_flag("--insecure", options.insecure,
-               "let the control channel leave this host without TLS; then anywhere by default");
+  app.add_flag(
+      "--insecure", options.insecure,
+      "let the control channel leave this host, and other hosts reach the fabric, without keys; "
+      "then anywhere by default");
   app.add_option("--peer-timeout", options.peer_timeout,
                  "seconds without a word until a peer counts as silent")
       ->capture_default_str();

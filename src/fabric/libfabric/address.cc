@@ -32,7 +32,7 @@ std::string text_of(const sockaddr* address) {
 }  // namespace
 
 Result<std::string> source_address(const std::string& wanted) {
-  const bool any = wanted.empty() || wanted == "0.0.0.0" || wanted == "::";
+  const bool any = wanted.empty() || wanted == "*" || wanted == "0.0.0.0" || wanted == "::";
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
     return fail(Errc::kIo, std::string("getifaddrs: ") + std::strerror(errno));

@@ -197,7 +197,24 @@ std::string known_names() {
   return names;
 }
 
+Result<const Known*> find_known(const std::string& provider) {
+  const auto known = std::find_if(kKnown.begin(), kKnown.end(),
+                                  [&](const Known& k) { return k.asked == provider; });
+  if (known != kKnown.end()) return &*known;
+  return fail(Errc::kInvalidArgument,
+              fmt::format("fabric provider is '{}', known are {}", provider, known_names()));
+}
+
 }  // namespace
+
+Result<std::optional<std::string>> bound_address(const Options& options) {
+  const auto known = find_known(options.provider);
+  if (!known) return tl::unexpected(known.error());
+  if (!(*known)->by_ip) return std::nullopt;
+  auto source = source_address(options.address);
+  if (!source) return tl::unexpected(source.error());
+  return std::move(*source);
+}
 
 void CloseFid::close(fid* object) {
   const std::size_t kind = object->fclass;
@@ -217,23 +234,16 @@ Error error_of(const char* call, int code) {
 Device::~Device() = default;
 
 Result<std::unique_ptr<Device>> Device::open(const Options& options) {
-  const auto known = std::find_if(kKnown.begin(), kKnown.end(),
-                                  [&](const Known& k) { return k.asked == options.provider; });
-  if (known == kKnown.end()) {
-    return fail(Errc::kInvalidArgument, fmt::format("fabric provider is '{}', known are {}",
-                                                    options.provider, known_names()));
-  }
-  std::string address = options.address;
-  if (known->by_ip) {
-    auto source = source_address(options.address);
-    if (!source) return tl::unexpected(source.error());
-    address = std::move(*source);
-  }
+  const auto known = find_known(options.provider);
+  if (!known) return tl::unexpected(known.error());
+  const auto bound = bound_address(options);
+  if (!bound) return tl::unexpected(bound.error());
+  const std::string address = bound->value_or(options.address);
   drop_foreign_handlers();
   set_knobs(options.provider);
   std::unique_ptr<Device> device(new Device);
   Wish granted;
-  device->info_ = choose_info(*known, address, granted);
+  device->info_ = choose_info(**known, address, granted);
   if (!device->info_) {
     return fail(
         Errc::kUnavailable,
@@ -241,7 +251,7 @@ Result<std::unique_ptr<Device>> Device::open(const Options& options) {
                     "lists what is",
                     options.provider, address, version_text(fi_version())));
   }
-  if (Status ok = check_needs(*device->info_, *known, granted.deliver); !ok) {
+  if (Status ok = check_needs(*device->info_, **known, granted.deliver); !ok) {
     return tl::unexpected(ok.error());
   }
   device->traits_ = read_traits(*device->info_, granted);

@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "fabric/fabric.h"
@@ -30,11 +31,16 @@ struct Options {
   // "tcp;ofi_rxm", "efa", "verbs;ofi_rxm".
   std::string provider = "tcp";
   // The interface that endpoints are bound to: an IP address, a host name that is one of this
-  // host's, or an interface's name. "0.0.0.0" and "::": the first interface that is up and not
+  // host's, or an interface's name. "0.0.0.0", "::" and "*": the first interface that is up and not
   // loopback. For efa: the device's name, or empty.
   std::string address = "127.0.0.1";
   std::chrono::milliseconds connect_timeout{2000};
 };
+
+// The IP address, or the host name of one, that endpoints would be bound to; nothing where the
+// provider's addresses are no IP addresses (efa). For whoever must know who can reach them before
+// they are open. Errors: an unknown provider, an interface that is down.
+Result<std::optional<std::string>> bound_address(const Options& options);
 
 // Errors: unknown provider, one that this host or this libfabric does not have, or one that lacks
 // what is needed; each a sentence that names it.
