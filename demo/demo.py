@@ -214,7 +214,7 @@ def judge(answers, reference, records, leaked, fabric, mode):
     total = lambda side, field: sum(r[side][field] for r in records if r[side])  # noqa: E731
     report = {
         # As both sides' records name it: what carried the bytes, not what was asked for.
-        "fabric": "+".join(sorted({r["fabric"] for pair in records for r in pair if r and r["fabric"]})) or "unknown",
+        "fabric": "+".join(sorted({r["fabric"] or "unknown" for pair in records for r in pair if r})) or "unknown",
         "requests": len(answers),
         "answers_equal": sum(a["tokens"] == b["tokens"] and a["text"] == b["text"] and len(a["tokens"]) > 0
                              for a, b in zip(answers, reference)),

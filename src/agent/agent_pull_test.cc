@@ -40,7 +40,9 @@ class AgentPullTest : public ::testing::TestWithParam<const char*> {
     EXPECT_GT(d_end.writes, 0U);
     EXPECT_GT(d_end.runs, 0U);
     EXPECT_LE(d_end.runs, d_end.writes);
-    EXPECT_EQ(d_end.fabric, GetParam());
+    const std::string fabric = GetParam();
+    EXPECT_EQ(d_end.fabric, fabric == "auto" ? "shm" : fabric);
+    EXPECT_EQ(p_end.fabric, d_end.fabric);
     EXPECT_EQ(d_end.first_token, static_cast<TokenId>(seed));
     EXPECT_EQ(d_->difference(seed, first_block, d_->registered_blocks(transfer)), "");
   }
@@ -156,7 +158,7 @@ TEST_P(AgentPullTest, PushAndPullRefuseEachOtherAndGoOn) {
   expect_done(next, 30);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fabrics, AgentPullTest, ::testing::Values("shm", "libfabric"),
+INSTANTIATE_TEST_SUITE_P(Fabrics, AgentPullTest, ::testing::Values("shm", "libfabric", "auto"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace

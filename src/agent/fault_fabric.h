@@ -44,6 +44,9 @@ class FaultFabric final : public fabric::Fabric {
     return real_->open_inbound(peer, access);
   }
   void fence_inbound(fabric::InboundId inbound) override { real_->fence_inbound(inbound); }
+  std::string_view carrier_of(fabric::InboundId inbound) const override {
+    return real_->carrier_of(inbound);
+  }
   Result<fabric::OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
                                      std::span<const Region> regions) override {
     return real_->connect(receiver, offer, regions);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -487,13 +488,20 @@ void Owner::name_carrier(Carrier& carrier, const fabric::FabricEvent& event) con
 
 std::string Owner::carrier_of(const Event& event) const {
   const auto find = [&](const auto& carriers) {
-    for (auto entry = carriers.rbegin(); entry != carriers.rend(); ++entry) {
-      if (entry->second.engine_id == event.peer) return entry->second.name;  // the newest
-    }
-    return std::string();
+    return std::find_if(carriers.rbegin(), carriers.rend(),  // the newest first
+                        [&](const auto& entry) { return entry.second.engine_id == event.peer; });
   };
   const bool posts = (event.side == Side::kPrefill) == (config_.mode == Mode::kPush);
-  return posts ? find(carriers_out_) : find(carriers_in_);
+  if (posts) {
+    const auto out = find(carriers_out_);
+    return out == carriers_out_.rend() ? std::string() : out->second.name;
+  }
+  const auto in = find(carriers_in_);
+  if (in == carriers_in_.rend()) return {};
+  if (config_.mode == Mode::kPush) return in->second.name;
+  // A reader says nothing here that would name it: there are no immediates in pull.
+  const auto carrier = fabric_->carrier_of(in->first);
+  return carrier.empty() ? config_.fabric : std::string(carrier);
 }
 
 std::uint64_t Owner::hash_block(std::uint16_t group, BlockId block) {

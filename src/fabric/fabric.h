@@ -147,6 +147,11 @@ class Fabric {
   // endpoint here is closed; never by time). May also come unasked when the peer dies.
   virtual void fence_inbound(InboundId inbound) = 0;
 
+  // Which fabric the peer of that inbound uses where one of several was offered; static storage.
+  // Empty: there is only this one, or it is not known. Before the peer has come it is the one that
+  // does not say who comes (one-sided reads over libfabric show nothing here).
+  virtual std::string_view carrier_of(InboundId) const { return {}; }
+
   // Connects to what `offer` describes, for the access that it grants; `regions` are the peer's, as
   // the validated handshake gave them (base pointers are never used, only stride, size and count).
   // The offer is hostile input; one that says another access than its maker granted ends in an

@@ -19,6 +19,13 @@ def pair(small_model):
         running.standing_checks()
 
 
+@pytest.fixture(scope="module")
+def pull_pair(small_model):
+    with stack.Stack(small_model, mode="pull", extra=["--max-num-batched-tokens", 64, "--threads", 1]) as running:
+        yield running
+        running.standing_checks()
+
+
 def ask(port, headers=None, stream=True, prompt=tuple(range(5, 205))):
     client = stack.Stream(port, "/v1/completions", {"prompt": list(prompt), "max_tokens": 4, "temperature": 0,
                                                     "ignore_eos": True}, headers=headers) if stream else None
@@ -69,6 +76,14 @@ def test_three_records_of_one_transfer_agree(pair, stream):
     assert 0 < d["last_byte"] and 0 < d["final_came"] and max(d["last_byte"], d["final_came"]) <= d["told"]
     assert d["told"] <= d["second_token"] <= d["last_token"] <= d["ended"] <= r["ended"]
     assert r["arrived"] <= r["first_byte"] <= r["ended"]
+
+
+# Nothing comes to P in pull that would name what D reads by: it knows who took up which offer.
+def test_both_sides_name_the_fabric_of_a_pull(pull_pair):
+    transfer = ask(pull_pair.port)["x-baton-transfer-id"]
+    _, prefill, decode = records(pull_pair, transfer)
+    assert prefill["outcome"] == decode["outcome"] == "done"
+    assert prefill["bytes"] == decode["bytes"] > 0 and prefill["fabric"] == decode["fabric"] == "shm"
 
 
 @pytest.mark.parametrize("bad", ["", "garbage", f"00-{TRACE_ID.upper()}-{SPAN_ID}-01", "00-" + "0" * 32 + f"-{SPAN_ID}-01",

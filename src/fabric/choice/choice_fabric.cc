@@ -46,6 +46,7 @@ class ChoiceFabric final : public Fabric {
   Status register_regions(std::span<const Region> regions) override;
   Result<Inbound> open_inbound(const PeerId& peer, Access access) override;
   void fence_inbound(InboundId inbound) override;
+  std::string_view carrier_of(InboundId inbound) const override;
   Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
                              std::span<const Region> regions) override;
   void close_outbound(OutboundId outbound) override;
@@ -75,6 +76,8 @@ class ChoiceFabric final : public Fabric {
  private:
   struct In {
     std::vector<std::optional<InboundId>> parts;  // one for each child; none: fenced
+    bool asked_to_fence = false;
+    bool over_shm = false;  // known of a part that is fenced
   };
   struct Out {
     PeerId receiver;
@@ -157,10 +160,26 @@ Result<Fabric::Inbound> ChoiceFabric::open_inbound(const PeerId& peer, Access ac
 void ChoiceFabric::fence_inbound(InboundId inbound) {
   const auto found = inbounds_.find(inbound.value);
   if (found == inbounds_.end()) return;
-  const In& in = found->second;
+  In& in = found->second;
+  in.over_shm = carrier_of(inbound) == name_of(Carrier::kShm);
+  in.asked_to_fence = true;
   for (std::size_t i = 0; i < in.parts.size(); ++i) {
     if (in.parts[i]) children_[i].fabric->fence_inbound(*in.parts[i]);
   }
+}
+
+// shm knows who took its offer up; whoever did not uses the other one.
+std::string_view ChoiceFabric::carrier_of(InboundId inbound) const {
+  if (children_.size() == 1) return name_of(children_.front().carrier);
+  const auto found = inbounds_.find(inbound.value);
+  if (found == inbounds_.end()) return {};
+  const In& in = found->second;
+  for (std::size_t i = 0; i < in.parts.size(); ++i) {
+    if (children_[i].carrier != Carrier::kShm) continue;
+    const bool bound = in.parts[i] && !children_[i].fabric->carrier_of(*in.parts[i]).empty();
+    if (bound || in.over_shm) return name_of(Carrier::kShm);
+  }
+  return name_of(Carrier::kLibfabric);
 }
 
 // The half of the one that connects.
@@ -321,6 +340,8 @@ bool ChoiceFabric::translate_fenced(Child& child, FabricEvent& event) {
   const InboundId id = child.inbounds.at(event.inbound.value);
   child.inbounds.erase(event.inbound.value);
   In& in = inbounds_.at(id.value);
+  // Unasked: a process died that held its memory.
+  in.over_shm = in.over_shm || (child.carrier == Carrier::kShm && !in.asked_to_fence);
   in.parts[static_cast<std::size_t>(&child - children_.data())].reset();
   if (std::any_of(in.parts.begin(), in.parts.end(), [](const auto& p) { return p.has_value(); })) {
     fence_inbound(id);

@@ -60,6 +60,9 @@ class PoisonAtFence final : public Fabric {
     real_->fence_inbound(inbound);
     std::memset(base_, static_cast<int>(kPoison), kHalf);
   }
+  std::string_view carrier_of(InboundId inbound) const override {
+    return real_->carrier_of(inbound);
+  }
   Result<OutboundId> connect(const PeerId& receiver, std::span<const std::byte> offer,
                              std::span<const Region> regions) override {
     return real_->connect(receiver, offer, regions);

@@ -49,6 +49,9 @@ class PacedFabric final : public Fabric {
     return real_->open_inbound(peer, access);
   }
   void fence_inbound(InboundId inbound) override { real_->fence_inbound(inbound); }
+  std::string_view carrier_of(InboundId inbound) const override {
+    return real_->carrier_of(inbound);
+  }
   Result<OutboundId> connect(const PeerId& peer, std::span<const std::byte> offer,
                              std::span<const Region> regions) override;
   void close_outbound(OutboundId outbound) override;

@@ -77,6 +77,10 @@ class ShmFabric final : public Fabric {
   Status register_regions(std::span<const Region> regions) override;
   Result<Fabric::Inbound> open_inbound(const PeerId& peer, Access access) override;
   void fence_inbound(InboundId inbound) override;
+  std::string_view carrier_of(InboundId inbound) const override {
+    const auto found = inbounds_.find(inbound.value);
+    return found != inbounds_.end() && found->second.bound() ? "shm" : std::string_view();
+  }
   Result<OutboundId> connect(const PeerId& peer, std::span<const std::byte> offer,
                              std::span<const Region> regions) override;
   void close_outbound(OutboundId outbound) override;
