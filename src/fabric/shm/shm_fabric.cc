@@ -34,8 +34,10 @@ constexpr std::uint64_t kPollBytes = 256ULL << 10;  // copied in one poll
 constexpr std::uint64_t kTurnBytes = 64ULL << 10;   // of one outbound before the next has its turn
 constexpr int kCopyPolls = 4;  // polls of copying between two looks at the sockets
 constexpr std::size_t kInboundsMax = 4096;
-// Of one engine id, and of one process whatever it calls itself: whoever begins session after
-// session and never says farewell fills its own share.
+// Of one process whatever it calls itself: whoever begins session after session and never says
+// farewell fills its own share. And of one engine id, which anybody with the pool's key may say, of
+// offers that no process has taken up: what is taken up counts for its process alone, or else who
+// claims another's name would lock that one out.
 constexpr std::size_t kInboundsOfPeerMax = 256;
 constexpr std::size_t kEventsHigh =
     16384;  // unpolled; beyond it nothing moves until some are taken
@@ -214,12 +216,12 @@ Result<Fabric::Inbound> ShmFabric::open_inbound(const PeerId& peer, Access acces
                 fmt::format("{} inbounds are open, the most allowed", kInboundsMax));
   }
   const auto of_peer = std::count_if(inbounds_.begin(), inbounds_.end(), [&](const auto& entry) {
-    return entry.second.peer().engine_id == peer.engine_id;
+    return entry.second.peer().engine_id == peer.engine_id && !entry.second.bound();
   });
   if (static_cast<std::size_t>(of_peer) >= kInboundsOfPeerMax) {
     return fail(Errc::kResourceExhausted,
-                fmt::format("{} inbounds of peer {} are open, at most {} are allowed", of_peer,
-                            peer.engine_id, kInboundsOfPeerMax));
+                fmt::format("{} offers to peer {} are not taken up, at most {} are allowed",
+                            of_peer, peer.engine_id, kInboundsOfPeerMax));
   }
   if (access == Access::kRead) {
     if (Status ok = open_read_only(); !ok) return tl::unexpected(ok.error());

@@ -745,7 +745,7 @@ TEST(ShmLife, OnePeerLeavesInboundsToTheOthers) {
   const auto refused = receiver_node->open_inbound(PeerId{"hostile", 9999}, Access::kWrite);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message,
-            "256 inbounds of peer hostile are open, at most 256 are allowed");
+            "256 offers to peer hostile are not taken up, at most 256 are allowed");
   EXPECT_TRUE(receiver_node->open_inbound(PeerId{"honest", 1}, Access::kWrite));
   receiver_node->fence_inbound(open.front());
   EXPECT_TRUE(receiver_node->open_inbound(PeerId{"hostile", 9999}, Access::kWrite));
@@ -776,6 +776,28 @@ TEST(ShmLife, OneProcessLeavesInboundsToTheOthersWhateverItCallsItself) {
   EXPECT_THAT(visit(kOfProcessMax),
               HasSubstr(fmt::format("process {} holds 256 inbounds here, at most 256 are allowed",
                                     ::getpid())));
+}
+
+// The name is only said: what its sayer holds may not keep out the one whose name it is.
+TEST(ShmLife, AProcessThatSaysAnothersNameDoesNotLockThatOneOut) {
+  constexpr std::size_t kOfProcessMax = 256;
+  const auto receiver_node = local_node();
+  const auto hostile_node = remote_node();
+  const auto honest_node = local_node();
+  Peer receiver(*receiver_node);
+  Peer hostile(*hostile_node);
+  Peer honest(*honest_node);
+  for (std::size_t i = 0; i < kOfProcessMax; ++i) join(hostile, receiver);
+  ASSERT_EQ(hostile.count(Kind::kConnected), kOfProcessMax);
+  join(honest, receiver);
+  EXPECT_EQ(honest.count(Kind::kConnected), 1U);
+  const auto one_more = receiver_node->open_inbound(PeerId{"p", 1}, Access::kWrite).value();
+  const auto outbound =
+      hostile_node->connect(PeerId{"d", 1}, one_more.offer, receiver_node->regions());
+  ASSERT_TRUE(outbound);
+  ASSERT_TRUE(
+      until({&hostile, &receiver}, [&] { return hostile.count(Kind::kConnectFailed) == 1; }));
+  EXPECT_THAT(hostile.events.back().error, HasSubstr("at most 256 are allowed"));
 }
 
 // Reads.
