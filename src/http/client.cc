@@ -99,6 +99,7 @@ class RunningCall final : public CallHandle, public std::enable_shared_from_this
  private:
   using Parser = beast::http::response_parser<PassingBody>;
 
+  std::vector<tcp::endpoint> known_endpoints() const;
   void connect(const tcp::resolver::results_type& found);
   void on_connected(const error_code& error);
   void on_open();
@@ -159,11 +160,8 @@ void RunningCall::begin() {
     socket_ = std::move(*kept);
     return on_open();
   }
-  error_code not_numeric;
-  const auto address = asio::ip::make_address(url_.host, not_numeric);
-  if (!not_numeric) {
-    const tcp::endpoint endpoint(address, url_.port);
-    return connect(tcp::resolver::results_type::create(endpoint, url_.host, ""));
+  if (auto known = known_endpoints(); !known.empty()) {
+    return connect(tcp::resolver::results_type::create(known.begin(), known.end(), url_.host, ""));
   }
   resolver_.async_resolve(
       url_.host, std::to_string(url_.port), tcp::resolver::numeric_service,
@@ -172,6 +170,17 @@ void RunningCall::begin() {
         if (error) return self->fail(CallFailure::kUnreachable, error.message());
         self->connect(found);
       });
+}
+
+// None: a name, to be looked up.
+std::vector<tcp::endpoint> RunningCall::known_endpoints() const {
+  std::vector<tcp::endpoint> known;
+  for (const std::string& text : call_.addresses.empty() ? Addresses{url_.host} : call_.addresses) {
+    error_code not_numeric;
+    const auto address = asio::ip::make_address(text, not_numeric);
+    if (!not_numeric) known.emplace_back(address, url_.port);
+  }
+  return known;
 }
 
 void RunningCall::connect(const tcp::resolver::results_type& found) {
@@ -486,8 +495,33 @@ std::unique_ptr<Client> Client::start() {
   return std::make_unique<ClientImpl>();
 }
 
-Result<FetchedResponse> fetch(Call call) {
+namespace {
+
+// Before a client is made: ending one waits for a look-up that it began.
+Status find_addresses(Call& call, const Lookup& lookup) {
+  const auto url = parse_url(call.url);
+  if (!url) return tl::unexpected(url.error());
+  const Time begun = now();
+  auto found = resolve_within(url->host, std::min(call.timeout, call.connect_timeout), lookup);
+  if (!found) {
+    return fail(found.error().code == Errc::kNotFound ? Errc::kUnavailable : found.error().code,
+                fmt::format("{}: {}", call.url, found.error().message));
+  }
+  call.addresses = std::move(*found);
+  const Duration spent = now() - begun;
+  for (Duration* rest : {&call.timeout, &call.connect_timeout}) {
+    *rest = std::max(*rest - spent, Duration{1});
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<FetchedResponse> fetch(Call call, const Lookup& lookup) {
   if (call.timeout == Duration::max()) call.timeout = std::chrono::seconds(30);
+  if (call.addresses.empty()) {
+    if (Status ok = find_addresses(call, lookup); !ok) return tl::unexpected(ok.error());
+  }
   FetchedResponse response;
   std::promise<Status> ended;
   bool too_long = false;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "baton/result.h"
 #include "http/message.h"
+#include "http/resolve.h"
 
 namespace baton::http {
 
@@ -29,6 +30,8 @@ struct Call {
   std::string url;       // "http://host:port/path?query"
   Headers headers = {};  // beside Host, Connection and Content-Length, which the client sets
   std::string body = {};
+  // Where to connect to, in this order, instead of looking the url's host up.
+  Addresses addresses = {};
   Duration connect_timeout = std::chrono::seconds(2);  // names resolved, connection made
   Duration idle_timeout = Duration::max();  // without a byte from the server after the request
   Duration timeout = Duration::max();       // for the whole call
@@ -87,9 +90,9 @@ struct FetchedResponse {
   Headers headers;
   std::string body = {};
 };
-// For tests and tools: one call, waited for. Call::timeout bounds it (30 s where none is set). A
-// body over 64 MiB is an error.
-Result<FetchedResponse> fetch(Call call);
+// For tests and tools: one call, waited for. Call::timeout bounds it (30 s where none is set), the
+// look-up of the host's name included, which no Client could end. A body over 64 MiB is an error.
+Result<FetchedResponse> fetch(Call call, const Lookup& lookup = look_up);
 inline Result<FetchedResponse> fetch_get(std::string url) {
   Call call;
   call.url = std::move(url);

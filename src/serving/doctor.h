@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "baton/agent.h"
+#include "http/resolve.h"
 #include "serving/doctor_checks.h"
 #include "serving/process.h"
 
@@ -30,7 +31,7 @@ std::vector<Check> diagnose(const DoctorOptions& options);
 // here. No KV is moved.
 std::vector<Check> probe_side_channel(const InstanceInfo& prefill, const std::string& prefill_url,
                                       const InstanceInfo& decode, const Security& security,
-                                      Duration timeout);
+                                      Duration timeout, const http::Lookup& lookup = http::look_up);
 
 // Prints what diagnose() found. kOk, kOther if a check failed, kUsage for a wrong option.
 Exit run_doctor(const DoctorOptions& options);

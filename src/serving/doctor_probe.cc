@@ -11,12 +11,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "base/boot_id.h"
 #include "base/unique_fd.h"
 #include "engine/kv_cache.h"
 #include "http/client.h"
+#include "http/resolve.h"
 #include "serving/doctor.h"
 #include "wire/frame.h"
 
@@ -26,37 +28,44 @@ namespace {
 constexpr char kConnect[] = "side channel";
 constexpr char kHandshake[] = "handshake";
 constexpr char kAllowed[] = "allowed peers";
+constexpr char kNoAnswer[] = "no answer";
 
-struct AddressList {
-  addrinfo* first = nullptr;
-  AddressList() = default;
-  AddressList(const AddressList&) = delete;
-  AddressList& operator=(const AddressList&) = delete;
-  ~AddressList() {
-    if (first != nullptr) freeaddrinfo(first);
-  }
-};
-
-// "" once connected.
-std::string connect_to(const std::string& host, std::uint16_t port, Duration timeout) {
-  AddressList found;
+// To an IP address. "" once connected.
+std::string connect_to_address(const std::string& address, std::uint16_t port, Duration timeout) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found.first);
-  if (error != 0) return fmt::format("{} is no address: {}", host, gai_strerror(error));
-  const UniqueFd fd(socket(found.first->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;  // no question to a name server
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error != 0) return fmt::format("{} is no address: {}", address, gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  const UniqueFd fd(socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return strerror(errno);
-  if (connect(fd.get(), found.first->ai_addr, found.first->ai_addrlen) == 0) return "";
+  if (connect(fd.get(), list->ai_addr, list->ai_addrlen) == 0) return "";
   if (errno != EINPROGRESS) return strerror(errno);
   pollfd wait{fd.get(), POLLOUT, 0};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-  if (poll(&wait, 1, static_cast<int>(ms)) <= 0) {
-    return fmt::format("no answer within {} ms", ms);
-  }
+  if (poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(ms, 0))) <= 0) return kNoAnswer;
   int result = 0;
   socklen_t size = sizeof(result);
   getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &result, &size);
   return result == 0 ? "" : strerror(result);
+}
+
+// "" once connected: the name looked up and its addresses tried, all within `timeout`.
+std::string connect_to(const std::string& host, std::uint16_t port, Duration timeout,
+                       const http::Lookup& lookup) {
+  const Time until = now() + timeout;
+  const auto found = http::resolve_within(host, timeout, lookup);
+  if (!found) return found.error().message;
+  std::string trouble;
+  for (const std::string& address : *found) {
+    trouble = connect_to_address(address, port, until - now());
+    if (trouble.empty()) return "";
+  }
+  if (trouble != kNoAnswer) return trouble;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
+  return fmt::format("{} within {} ms", kNoAnswer, ms);
 }
 
 AgentOptions agent_like(const InstanceInfo& decode, const InstanceInfo& prefill,
@@ -181,8 +190,8 @@ PeerAddress address_of(const InstanceInfo& prefill, const std::string& prefill_u
   return peer;
 }
 
-Check reach(const PeerAddress& peer, Duration timeout) {
-  const std::string trouble = connect_to(peer.host, peer.port, timeout);
+Check reach(const PeerAddress& peer, Duration timeout, const http::Lookup& lookup) {
+  const std::string trouble = connect_to(peer.host, peer.port, timeout, lookup);
   const std::string where = fmt::format("{}:{}", peer.host, peer.port);
   if (trouble.empty()) return ok(kConnect, where + " takes connections");
   return failure(
@@ -223,12 +232,12 @@ void probe_as_decode(const InstanceInfo& prefill, const PeerAddress& peer,
 
 std::vector<Check> probe_side_channel(const InstanceInfo& prefill, const std::string& prefill_url,
                                       const InstanceInfo& decode, const Security& security,
-                                      Duration timeout) {
+                                      Duration timeout, const http::Lookup& lookup) {
   if (prefill.engine_id.empty() || prefill.handover_port == 0) {
     return {failure(kConnect, "prefill has none", "start it with --kv-transfer-config")};
   }
   const PeerAddress peer = address_of(prefill, prefill_url);
-  std::vector<Check> out = {reach(peer, timeout)};
+  std::vector<Check> out = {reach(peer, timeout, lookup)};
   probe_as_decode(prefill, peer, decode, security, timeout, out);
   return out;
 }

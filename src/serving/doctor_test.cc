@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+#include <memory>
+
 #include "http/test_socket.h"
 #include "serving/testing/fake_instance.h"
 
@@ -355,6 +358,23 @@ TEST(Doctor, AClaimedGeometryIsBounded) {
   EXPECT_THAT(handshake_with(128, 1024, 1024, 2), ::testing::HasSubstr("more than 1 GiB"));
   EXPECT_THAT(handshake_with(1 << 27, 1, 1, 1), ::testing::HasSubstr("4,096 layers"));
   EXPECT_THAT(handshake_with(4, 0, 64, 16), ::testing::HasSubstr("0 KV heads"));
+}
+
+// A resolver cannot be told to stop: the doctor goes on without it.
+TEST(Doctor, ANameThatIsNotResolvedInTimeIsAFinding) {
+  InstanceInfo p = healthy("p0", "kv_producer");
+  p.handover_host = "p0.example";
+  const auto let_go = std::make_shared<std::latch>(1);
+  const http::Lookup stuck = [let_go](const std::string&) -> Result<http::Addresses> {
+    let_go->wait();
+    return http::Addresses{"127.0.0.1"};
+  };
+  const auto checks = probe_side_channel(p, "http://127.0.0.1:1", healthy("d0", "kv_consumer"), {},
+                                         std::chrono::milliseconds(20), stuck);
+  let_go->count_down();
+  ASSERT_NE(named(checks, "side channel"), nullptr);
+  EXPECT_THAT(named(checks, "side channel")->found,
+              ::testing::HasSubstr("'p0.example': the resolver has not answered within 20 ms"));
 }
 
 TEST(Doctor, ADecodeOfANewerProtocolIsStillTried) {
