@@ -241,6 +241,7 @@ class PrefillAnswer : public Answer {
     Prefilled prefilled;
     prefilled.transfer_id = context_.offer->transfer.to_string();
     prefilled.prompt_tokens = context_.prompt_tokens;
+    prefilled.cached_prompt_tokens = output.cached_prompt_tokens;
     if (!output.tokens.empty()) prefilled.first_token = output.tokens.front();
     prefilled.first_text = output.text;
     writer_->start_stream(200, std::string(http::kSseContentType), stream_headers(context_));

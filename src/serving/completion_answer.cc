@@ -21,8 +21,8 @@ Json head_of(const AnswerHead& head, bool chunk) {
   return body;
 }
 
-// Cached are tokens that this instance found in its own prefix cache: what P sent was computed for
-// this very request, or found or read by P, which D is not told.
+// Cached are tokens that this instance found in its own prefix cache. What P found in its own is
+// told to the router, which puts the larger number here (with_cached_tokens()).
 Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -146,7 +146,8 @@ std::string side_record(const SideRecord& record) {
 std::string prefilled_body(const Prefilled& prefilled, std::string_view kv_transfer_params) {
   Json body = {{"object", "baton.prefilled"},
                {"transfer_id", prefilled.transfer_id},
-               {"prompt_tokens", prefilled.prompt_tokens}};
+               {"prompt_tokens", prefilled.prompt_tokens},
+               {"cached_prompt_tokens", prefilled.cached_prompt_tokens}};
   body["first_token"] = prefilled.first_token
                             ? Json{{"id", *prefilled.first_token}, {"text", prefilled.first_text}}
                             : Json(nullptr);

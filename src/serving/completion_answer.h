@@ -78,8 +78,9 @@ std::string side_record(const SideRecord& record);
 struct Prefilled {
   std::string transfer_id;
   std::uint32_t prompt_tokens = 0;
-  std::optional<TokenId> first_token;  // where P samples it
-  std::string first_text;              // its text; may be empty (half a character, a stop string)
+  std::uint32_t cached_prompt_tokens = 0;  // of these, found in P's prefix cache
+  std::optional<TokenId> first_token;      // where P samples it
+  std::string first_text;  // its text; may be empty (half a character, a stop string)
 };
 std::string prefilled_body(const Prefilled& prefilled, std::string_view kv_transfer_params);
 std::string handover_body(Outcome outcome, Cause cause, std::string_view text,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "serving/json.h"
 
 namespace baton::serving {
@@ -84,6 +86,21 @@ bool has_own_members(std::string_view json) {
 
 }  // namespace
 
+// By text: the rest of the body, which may be long, is D's and stays as it is.
+std::string with_cached_tokens(std::string body, std::uint64_t at_prefill) {
+  constexpr std::string_view kMember = "\"prompt_tokens_details\":{\"cached_tokens\":";
+  if (at_prefill == 0) return body;
+  const std::size_t found = body.rfind(kMember);
+  if (found == std::string::npos) return body;
+  const std::size_t begin = found + kMember.size();
+  std::uint64_t at_decode = 0;
+  const char* const first = body.data() + begin;
+  const auto [end, error] = std::from_chars(first, body.data() + body.size(), at_decode);
+  if (error != std::errc() || at_decode >= at_prefill) return body;
+  body.replace(begin, static_cast<std::size_t>(end - first), std::to_string(at_prefill));
+  return body;
+}
+
 Result<LegBodies> make_leg_bodies(std::string_view client_body, const LegPlan& plan) {
   Result<Json> parsed = parse_json(client_body);
   if (!parsed) return tl::unexpected<Error>(parsed.error());
@@ -139,6 +156,7 @@ PrefillEvent read_prefill_event(std::string_view data) {
       out.first_token = id->get<TokenId>();
       out.first_text = text_or(*token, "text", "");
     }
+    out.cached_tokens = uint_or(*parsed, "cached_prompt_tokens", 0);
     out.announced = announcement_in(*parsed, out.first_token);
   } else if (object == "baton.handover") {
     out.kind = PrefillEvent::Kind::kHandover;

@@ -56,6 +56,7 @@ struct PrefillEvent {
   Kind kind = Kind::kOther;
   std::optional<TokenId> first_token;  // kPrefilled
   std::string first_text;
+  std::uint64_t cached_tokens = 0;        // kPrefilled: of the prompt, found in P's prefix cache
   std::optional<Announcement> announced;  // kPrefilled of a P that is pulled from
   std::string outcome, cause, text;       // kHandover
   std::string record;                     // kHandover: JSON object or ""
@@ -79,6 +80,10 @@ DecodeEvent read_decode_event(std::string_view data, bool is_after_first);
 // A plain answer of D without `baton` and kv_transfer_params, which become `record` and `kept` (""
 // where there is none).
 std::string take_record(std::string_view body, std::string& record, std::string& kept);
+
+// A chunk or a plain answer of D whose usage counts as cached what either side found in its prefix
+// cache: `at_prefill` where that is more than D says. As it was where it holds no usage.
+std::string with_cached_tokens(std::string body, std::uint64_t at_prefill);
 
 // `kept` with the host where P finds D, which knows its own only as it listens.
 std::string with_host(std::string_view kept, std::string_view host);

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "serving/json.h"
+
 namespace baton::serving {
 namespace {
 
@@ -33,6 +37,36 @@ TEST(LegMessages, WhatDKeptIsForTheRouterAlone) {
   EXPECT_EQ(event.kept, kept);
   EXPECT_EQ(with_host(R"({"remote_host":"0.0.0.0","remote_port":1})", "d1"),
             R"({"remote_host":"d1","remote_port":1})");
+}
+
+// What P told of its cache reaches the client's usage, in a chunk as in a plain answer.
+TEST(LegMessages, CachedIsWhatEitherSideFound) {
+  const PrefillEvent event =
+      read_prefill_event(prefilled_body({"t", 200, 192, TokenId{7}, "x"}, "{}"));
+  EXPECT_EQ(event.cached_tokens, 192U);
+  const auto cached = [&](std::uint32_t at_decode, std::uint64_t at_prefill) {
+    AnswerHead head;
+    const Usage usage{200, 4, at_decode};
+    for (const std::string& body :
+         {usage_chunk_body(head, usage), whole_body(head, Choice{}, usage)}) {
+      const auto parsed = parse_json(with_cached_tokens(body, at_prefill));
+      EXPECT_TRUE(parsed) << body;
+      EXPECT_EQ((*parsed)["usage"]["prompt_tokens"], 200U);
+      EXPECT_EQ((*parsed)["usage"]["prompt_tokens_details"]["cached_tokens"],
+                std::max<std::uint64_t>(at_decode, at_prefill));
+    }
+  };
+  cached(0, event.cached_tokens);
+  cached(16, 192);
+  cached(192, 16);
+  cached(16, 0);
+}
+
+TEST(LegMessages, CachedIsTouchedInTheUsageAlone) {
+  const std::string chunk = R"({"choices":[{"text":"\"cached_tokens\":1"}]})";
+  EXPECT_EQ(with_cached_tokens(chunk, 9), chunk);
+  const std::string broken = R"({"usage":{"prompt_tokens_details":{"cached_tokens":)";
+  EXPECT_EQ(with_cached_tokens(broken, 9), broken);
 }
 
 }  // namespace

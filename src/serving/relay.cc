@@ -356,6 +356,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
 
   void on_prefilled(const PrefillEvent& event, Actions& actions) {
     if (std::exchange(prefilled_, true)) return;
+    cached_at_prefill_ = event.cached_tokens;
     record_.prefill.first_token = ticks(now());
     forward_first_token(event, actions);
     if (!context_.pull) return;
@@ -405,7 +406,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
       case DecodeEvent::Kind::kChunk:
         break;
     }
-    chunk_ = std::move(event.data);
+    chunk_ = with_cached_tokens(std::move(event.data), cached_at_prefill_);
     if (event.is_first_token) {
       after_first_ = true;
       record_.decode.first_token = ticks(now());
@@ -442,7 +443,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
     if (leg == Leg::kDecode && !context_.stream) {
       from.complete = true;
       std::string kept;
-      plain_ = take_record(from.body, decode_record_, kept);
+      plain_ = with_cached_tokens(take_record(from.body, decode_record_, kept), cached_at_prefill_);
       remember(kept);
       return decode_ended(actions);
     }
@@ -707,6 +708,7 @@ class RelayImpl : public Relay, public std::enable_shared_from_this<RelayImpl> {
   RouteRecord record_;
   std::optional<Announcement> announced_;  // pull, until D's leg starts
   bool prefilled_ = false;                 // P has pinned its blocks
+  std::uint64_t cached_at_prefill_ = 0;    // tokens of the prompt that P found in its cache
   bool decode_started_ = false;
   bool waiting_ = false;  // for a decode instance
   Time place_by_ = kNever;

@@ -46,6 +46,18 @@ def test_each_turn_of_a_chat_moves_only_what_is_new(small_model, mode):
         assert min(hits) > 0 and hits[1] > hits[0], "D has its own answers, too"
 
 
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_clients_are_told_what_prefill_found_where_decode_has_no_cache(small_model, mode):
+    with stack.Stack(small_model, mode=mode, extra=FLAGS, decode_extra=["--no-enable-prefix-caching"]) as running:
+        ask = {"prompt": [5 + i % 90 for i in range(150)], "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+        for cached in (0, 144):
+            usage = stack.complete(running.port, **ask).json["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+            running.wait_whole()
+        events = list(stack.Stream(running.port, "/v1/completions", {**ask, "stream_options": {"include_usage": True}}))
+        assert [e["usage"] for e in events if e.get("usage")][-1]["prompt_tokens_details"]["cached_tokens"] == 144
+
+
 def alone(model):
     """One process without a cache and without a hand-over."""
     (port,) = stack.free_ports(1)
