@@ -19,6 +19,21 @@ TEST(Bounds, ThePageSaysWhatTheCodeSays) {
       << bounds_markdown();
 }
 
+// A reader finds each state of the table among the states of D, of P, or of an agent.
+TEST(Bounds, EveryStateIsOneThatThePageExplains) {
+  std::ifstream file(BATON_PROTOCOL_PAGE);
+  std::stringstream page;
+  page << file.rdbuf();
+  for (const Bound& bound : kBounds) {
+    std::stringstream states{std::string(bound.state)};
+    for (std::string state; std::getline(states, state, ',');) {
+      state.erase(0, state.find_first_not_of(' '));
+      if (state == "any" || state == "pull" || state == "quarantine full") continue;  // no states
+      EXPECT_NE(page.str().find("\n| " + state + " | "), std::string::npos) << state;
+    }
+  }
+}
+
 // No bound hides a time of its own: with every option twice as long it is twice as long.
 TEST(Bounds, EveryRowStandsAtItsNumberAndFollowsTheOptions) {
   Config config, slow;
