@@ -253,6 +253,8 @@ TEST_F(SecurityTest, OtherHostsReachTheFabricsEndpointsWithKeysOnly) {
   options.fabric_provider = "efa";  // a device of a network, whatever it is called
   options.fabric_address = "rdmap0s31";
   EXPECT_THAT(created(options), HasSubstr("fabric address 'rdmap0s31' (provider efa)"));
+  options.fabric_address.clear();  // no host is a device: the provider chooses one
+  EXPECT_THAT(created(options), HasSubstr("fabric address '' (provider efa)"));
   options.fabric = "shm";  // opens nothing there
   EXPECT_EQ(created(options), "created");
 }

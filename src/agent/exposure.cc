@@ -24,6 +24,10 @@ fabric::Choice fabric_choice(const AgentOptions& options) {
   choice.libfabric.address = options.fabric_address.empty() ? options.host : options.fabric_address;
   choice.libfabric.connect_timeout =
       std::min<std::chrono::milliseconds>(options.peer_timeout, std::chrono::seconds(2));
+  if (!options.fabric_address.empty()) return choice;
+  // Where addresses are devices (efa), a host is none: the provider chooses.
+  const auto bound = fabric::libfabric::bound_address(choice.libfabric);
+  if (bound && !*bound) choice.libfabric.address.clear();
   return choice;
 }
 

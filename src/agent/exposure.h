@@ -12,7 +12,7 @@
 namespace baton {
 
 // The fabric that `options` asks for. Its endpoints are bound to `fabric_address`, or else to
-// `host`.
+// `host`; with efa, whose addresses are devices, to `fabric_address` or what the provider chooses.
 fabric::Choice fabric_choice(const AgentOptions& options);
 
 // "'eth0' (10.0.0.2)" where endpoints of that fabric can be reached by other hosts, nothing where

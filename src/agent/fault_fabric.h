@@ -6,8 +6,8 @@
 //   BATON_FAULT=hold_writes:PATH  data writes are held back while the file PATH exists
 //   BATON_FAULT=hold_reads:PATH   so are reads
 //
-// An agent whose control channel listens beyond loopback refuses to start with it, and the others
-// warn.
+// An agent whose control channel listens, or whose fabric has endpoints, beyond loopback refuses to
+// start with it, and the others warn.
 //
 // A data write is one with a length. Whatever else the port promises is kept: what is held is
 // posted, and fails when its connection ends first.
