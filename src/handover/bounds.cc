@@ -162,8 +162,8 @@ Duration within(BoundId id, const Config& config) {
 }
 
 Duration everything_ends_within(const Config& c) {
-  return Duration(c.transfer_timeout) + Duration(c.lease) + 4 * Duration(c.peer_timeout) +
-         8 * (Duration(c.resend_max) + Duration(c.reconnect_grace));
+  const Duration last_deadline = std::max({patience(c), total(c), unmatched(c)});
+  return last_deadline + lease(c) + 4 * silence(c) + 8 * (repeated(c) + grace(c));
 }
 
 std::string bounds_markdown() {

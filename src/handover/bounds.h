@@ -1,5 +1,7 @@
 // Within what time each loss is known to those who survive it [I4]: the table of docs/protocol.md,
-// as code. bounds_test.cc keeps the page and this table alike; the simulator holds every run to it.
+// as code. bounds_test.cc keeps the page and this table alike. The simulator tries the rows one by
+// one (src/sim/bounds_test.cc); its random runs hold crashes and silence at D to their rows, and
+// the end of everything to the sum.
 //
 // How to use it: within(bound, config) is the longest time between the loss and the moment the
 // named survivor has acted (its engine has the event, or the message was sent again), for a process
@@ -87,9 +89,10 @@ extern const std::array<Bound, kBoundsCount> kBounds;
 Duration within(BoundId id, const Config& config);
 
 // Every attempt that was accepted has ended at its side this long after the last fault, whatever
-// happened before: a registration may have to see its deadline first, be cancelled, and its peer be
-// found silent and dialled again; finished blocks may have to see their lease. Engines are not in
-// it: it counts from the moment when P's engine has handed in (or given up) what it expects.
+// happened before: a registration may have to see the last of its deadlines first (of either side),
+// be cancelled, and its peer be found silent and dialled again; finished blocks may have to see
+// their lease. No row of the table that has a bound is above it. P's engine is in it as far as D
+// waits for it; P's own row of a request lasts until its engine has handed it in or given it up.
 Duration everything_ends_within(const Config& config);
 
 // The lines of the table in docs/protocol.md, figures for the defaults of Config.

@@ -57,5 +57,20 @@ TEST(Bounds, EveryRowStandsAtItsNumberAndFollowsTheOptions) {
   EXPECT_EQ(within(BoundId::kQuarantinedPeerStopped, config), kNoBound);
 }
 
+// Whichever option is the longest, the sum is above every row.
+TEST(Bounds, TheSumIsAboveEveryRow) {
+  for (auto longest :
+       {&Config::peer_timeout, &Config::lease, &Config::lease_renewal, &Config::transfer_timeout,
+        &Config::transfer_total, &Config::resend_max, &Config::reconnect_grace}) {
+    Config config;
+    config.*longest *= 100;
+    for (const Bound& bound : kBounds) {
+      const Duration within = bound.within(config);
+      if (within == kNoBound) continue;
+      EXPECT_GT(everything_ends_within(config), within) << bound.state << ": " << bound.lost;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace baton::handover

@@ -875,6 +875,38 @@ TEST_F(PairTest, VerifiedBlocksAreCounted) {
   EXPECT_EQ(p_port.hashed, 2);
 }
 
+// Blocks so large that one turn of D compares one of them: P is lost, and fenced, in between. All
+// has landed, so that nobody needs to hear of it.
+TEST_F(PairTest, ThePeerMayBeLostWhileItsHashesAreCompared) {
+  pool_ = layout::make_pool(2, kBlocks, 128 << 10);
+  for (Config* c : {&d_config, &p_config}) {
+    c->geometry = pool_.geometry;
+    c->verify_blocks = true;
+  }
+  start();
+  ready({0, 16}, {1, 2, 3, 4});
+  register_range({0, 16}, {5, 6, 7, 8});
+  exchange();
+  while (p_port.out.empty()) complete_one();  // up to Final, and the immediate is posted
+  const auto final = p_port.out.front();
+  ASSERT_EQ(final.type, wire::MessageType::kFinal);
+  d->on_frame(final.link, final.frame(), now);
+  d->on_immediate(Inbound{d_port.inbounds}, p_port.writes.front().immediate.value(), now);
+  ASSERT_TRUE(d->work(now));
+  ASSERT_EQ(d_port.hashed, 1);
+  d->on_link_down(link, "reset", now);
+  d->on_fenced(Inbound{d_port.inbounds}, now);
+  now += d_config.reconnect_grace;
+  d->on_time(now);
+  EXPECT_TRUE(d_port.events.empty());
+  while (d->work(now)) {
+  }
+  const Event event = d_event();
+  EXPECT_EQ(event.outcome, Outcome::kDone);
+  EXPECT_EQ(event.blocks_verified, 4U);
+  EXPECT_TRUE(d_port.events.empty());
+}
+
 // ---- room ----
 
 TEST_F(PairTest, AFullFabricIsAskedAgainAfterACompletion) {

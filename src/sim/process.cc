@@ -306,6 +306,7 @@ void Process::reserve_and_register(const Key& key, const PeerAddress& peer, Toke
   registration.block_ids = {held.blocks};
   registration.prompt_tokens = prompt;
   registration.source = source;
+  registration.deadline = registration_deadline;
   note("register", key.first, {}, key.second.binding * 1000 + key.second.attempt);
   submit([registration = std::move(registration)](Process& self, Time now) mutable {
     if (self.decode) self.decode->register_blocks(std::move(registration), now);

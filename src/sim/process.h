@@ -72,11 +72,12 @@ class Process final : public handover::Port {
   std::optional<handover::DecodeSide> decode;
   std::optional<handover::PrefillSide> prefill;
   bool alive = true;
-  bool stalled = false;         // its owner thread
-  bool engine_stalled = false;  // takes no events, and makes no calls
-  bool leaving = false;         // its end need not be clean
-  bool draining = false;        // takes nothing new
-  Time stalled_until{};         // world's clock: when its last stall ended
+  bool stalled = false;                               // its owner thread
+  bool engine_stalled = false;                        // takes no events, and makes no calls
+  bool leaving = false;                               // its end need not be clean
+  bool draining = false;                              // takes nothing new
+  Time stalled_until{};                               // world's clock: when its last stall ended
+  std::chrono::milliseconds registration_deadline{};  // D: its registrations'; 0: the Config's
 
   Time clock() const;  // its own
   // Everything that waits: fabric, submissions, time, work, events.

@@ -189,6 +189,7 @@ handover::Config World::config_for(const Instance& instance, std::uint32_t rank,
   out.lease = settings.lease;
   out.lease_renewal = settings.lease_renewal;
   out.transfer_timeout = settings.transfer_timeout;
+  out.transfer_total = settings.transfer_total;
   out.resend_min = settings.resend_min;
   out.resend_max = settings.resend_max;
   out.reconnect_grace = settings.reconnect_grace;

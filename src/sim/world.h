@@ -55,6 +55,7 @@ struct Settings {
   std::chrono::milliseconds lease{500};
   std::chrono::milliseconds lease_renewal{100};
   std::chrono::milliseconds transfer_timeout{800};
+  std::chrono::milliseconds transfer_total{3200};
   std::chrono::milliseconds resend_min{10};
   std::chrono::milliseconds resend_max{80};
   std::chrono::milliseconds reconnect_grace{40};
