@@ -112,6 +112,8 @@ const std::array<Bound, kBoundsCount> kBounds{{
     {BoundId::kStranger, kP, "no Hello yet", "Hello", kP,
      "timer; the connection is refused. At most this: the control channel closes it after 2 s",
      kSilence, silence},
+    {BoundId::kEarlyForgotten, kP, "early", "the request, and D's next word of it", kP,
+     "the claim or cancel that came before the request is forgotten", "--lease", lease},
     {BoundId::kUnmatchedRequestNeverComes, kP, "unmatched", "the request", kP,
      "D's deadline travels with Register; at most this", "4 x --transfer-timeout", unmatched},
     {BoundId::kExpectedAfterCancel, kP, "expected", "D cancelled before the request came", kPEngine,

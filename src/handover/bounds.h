@@ -48,6 +48,7 @@ enum class BoundId : std::uint8_t {
   kReadingCancelLost,
   // P's states.
   kStranger,
+  kEarlyForgotten,
   kUnmatchedRequestNeverComes,
   kExpectedAfterCancel,
   kExpectedHolderLost,

@@ -12,6 +12,7 @@
 #include "http/sse.h"
 #include "serving/answers.h"
 #include "serving/http_names.h"
+#include "serving/route_bounds.h"
 #include "serving/route_record.h"
 
 namespace baton::serving {
@@ -20,12 +21,8 @@ namespace {
 using handover::Leg;
 using handover::LegAction;
 
-// How long P's record may come after D's last token where the client asked for it, and how long
-// P's leg may go on after D's: it ends by itself with its last completion.
-constexpr Duration kPrefillGrace = std::chrono::seconds(1);
+// How long P's leg may go on after D's: it ends by itself with its last completion.
 constexpr Duration kPrefillLinger = std::chrono::seconds(5);
-// How long D may take to say what it makes of P's end, before its silence counts as an end too.
-constexpr Duration kVerdictGrace = std::chrono::milliseconds(500);
 constexpr std::size_t kBodyMax = 64 << 20;
 constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;  // whatever an instance says
 

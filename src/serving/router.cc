@@ -21,6 +21,7 @@
 #include "serving/instance_metrics.h"
 #include "serving/leg_messages.h"
 #include "serving/relay.h"
+#include "serving/route_bounds.h"
 #include "serving/router_metrics.h"
 #include "serving/trace_page.h"
 #include "serving/upstream_list.h"
@@ -31,8 +32,6 @@ namespace {
 
 using Writer = std::shared_ptr<http::ResponseWriter>;
 
-// Deadlines of requests are seconds; a tick this long after one is soon enough.
-constexpr Duration kTickBusy = std::chrono::milliseconds(50);
 constexpr Duration kTickIdle = std::chrono::seconds(1);
 constexpr Duration kStopPause = std::chrono::milliseconds(5);
 
@@ -124,7 +123,8 @@ class RouterImpl : public Router {
         relay->on_time(at);
         if (relay->is_over()) over.push_back(relay);
       }
-      const Time next = std::min(pool_.next_tick(), at + (running.empty() ? kTickIdle : kTickBusy));
+      const Time next =
+          std::min(pool_.next_tick(), at + (running.empty() ? kTickIdle : kRouteTick));
       std::unique_lock lock(mutex_);
       for (const auto& relay : over) std::erase(relays_, relay);
       wake_.wait_until(lock, next, [this] { return closing_ || must_look_; });
@@ -265,7 +265,7 @@ class RouterImpl : public Router {
     context.priority = parsed.priority;
     constexpr std::uint64_t kDayMs = 24ULL * 3600 * 1000;  // whatever an instance says
     context.place_within =
-        std::chrono::milliseconds(std::min(context.prefill.info.lease_ms, kDayMs) / 2);
+        place_within(std::chrono::milliseconds(std::min(context.prefill.info.lease_ms, kDayMs)));
     context.wake = [this] { wake_timer(); };
   }
 

@@ -156,6 +156,18 @@ TEST_F(PairTest, DebugCarriesBothRecordsAndWaitsForPs) {
   }
 }
 
+TEST_F(PairTest, DebugEndsWithoutPsRecordIfItDoesNotCome) {
+  start();
+  const auto browser = ask(kStream, "/v1/completions", {{"X-Baton-Debug", "1"}});
+  p().leg(0).open();
+  p().leg(0).say(prefilled());  // and no more
+  d().leg(0).open();
+  d().leg(0).say(first_chunk("One"));
+  d().leg(0).done();
+  EXPECT_TRUE(browser->ends());
+  EXPECT_THAT(browser->body(), HasSubstr("[DONE]"));
+}
+
 TEST_F(PairTest, ARefusalByEitherIsTheClientsWordForWordAndEndsTheOther) {
   start();
   const auto by_prefill = ask(kStream);

@@ -423,6 +423,8 @@ struct TriedElsewhere {
 };
 constexpr TriedElsewhere kElsewhere[] = {
     {BoundId::kQuarantinedPeerStopped, "sim_test Bounds.NoTimeAloneFreesWhatAStoppedPeerMayWrite"},
+    {BoundId::kEarlyForgotten,
+     "handover_test PairTest.AnEarlyCancelIsForgottenAfterALeaseOrWhenDWantsTheTransferAgain"},
     // Here a turn of D's process compares every hash before P can be lost.
     {BoundId::kVerifyingPeerLost,
      "handover_test PairTest.ThePeerMayBeLostWhileItsHashesAreCompared"},
