@@ -139,8 +139,9 @@ class EngineBugReports : public ::testing::Test {
     Answer prefill, decode;
   };
 
-  void start(std::uint32_t prefill_blocks) {
+  void start(std::uint32_t prefill_blocks, bool caching = false) {
     EngineOptions options = small_options();
+    options.enable_prefix_caching = caching;
     decode_ = make_real(options, "d", Role::kConsumer, shared_memory, &decode_model_);
     options.num_blocks = prefill_blocks;
     const auto watched = [this] {
@@ -230,17 +231,31 @@ TEST_F(EngineBugReports, B22_AChunkIsNeverWrittenBeforeItIsComputed) {
   expect_settled();
 }
 
-// P's pool is small and its last write is held back while twenty others want its blocks.
-TEST_F(EngineBugReports, B27_BlocksStayPinnedUntilTheLastWriteIsDone) {
-  start(40);
-  const Request first = make_request("a", make_prompt(1, 64), 4);  // 16 blocks of P's 40
+class EngineBugReportsWithCache : public EngineBugReports,
+                                  public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(PrefixCaching, EngineBugReportsWithCache, ::testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "on" : "off"; });
+
+// P's pool is small and its last write is held back while twenty others want its blocks. All begin
+// with the same sixteen tokens: with the cache on, blocks of the held prompt are theirs too, and
+// none of them may be given to somebody else.
+TEST_P(EngineBugReportsWithCache, B27_BlocksStayPinnedUntilTheLastWriteIsDone) {
+  start(40, GetParam());
+  const std::vector<TokenId> beginning = make_prompt(1, 16);
+  const auto prompt = [&](std::uint64_t seed, std::uint32_t more) {
+    std::vector<TokenId> tokens = beginning;
+    for (const TokenId token : make_prompt(seed, more)) tokens.push_back(token);
+    return tokens;
+  };
+  const Request first = make_request("a", prompt(2, 48), 4);  // 16 blocks of P's 40
   hold_.hold();
   const auto held = ask(first);
   ASSERT_TRUE(eventually([&] { return prefill_->agent()->metrics().writes_posted.value() > 0; }));
   std::vector<Request> others;
   std::vector<std::unique_ptr<Legs>> legs;
   for (std::uint32_t i = 0; i < 20; ++i) {
-    others.push_back(make_request("b", make_prompt(100 + i, 32), 4));  // 8 blocks
+    others.push_back(make_request("b", prompt(100 + i, 16), 4));  // 8 blocks, 4 of them shared
     legs.push_back(ask(others.back()));
   }
   ASSERT_TRUE(eventually([&] { return prefill_->blocks().free < 8; }));
@@ -249,6 +264,53 @@ TEST_F(EngineBugReports, B27_BlocksStayPinnedUntilTheLastWriteIsDone) {
   hold_.release();
   expect_answer(*held, answer_alone(first));
   for (std::size_t i = 0; i < legs.size(); ++i) expect_answer(*legs[i], answer_alone(others[i]));
+  EXPECT_EQ(prefill_->metrics().prefix_cache_hits.value() > 0, GetParam());
+  expect_settled();
+}
+
+// Eight samples of one prompt, as a client that wants several asks for them today: D takes what it
+// has of the prompt from its cache, and P's blocks of each are back after each round, whoever
+// needed them.
+TEST_P(EngineBugReportsWithCache, B10_EqualRequestsAtOnceLeaveNothingAtP) {
+  start(96, GetParam());
+  for (std::uint32_t round = 0; round < 20; ++round) {
+    const Request request = make_request("n", make_prompt(round, 30), 4);
+    const Seen expected = answer_alone(request);
+    std::vector<std::unique_ptr<Legs>> samples;
+    for (int i = 0; i < 8; ++i) samples.push_back(ask(request));
+    for (const auto& sample : samples) expect_answer(*sample, expected);
+    expect_settled();
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(decode_->metrics().prefix_cache_hits.value() > 0, GetParam());
+  EXPECT_EQ(prefill_->agent()->metrics().leases_held.value(), 0);
+}
+
+// The token that P hands over is the end of the text already, or the last one allowed: the answer
+// is that of one engine, and both sides are done.
+TEST_F(EngineBugReports, B24_AFirstTokenThatEndsTheTextEndsTheRequest) {
+  start(40);
+  std::uint32_t seed = 0;
+  const auto first_token = [](const Request& request) {
+    Request one = request;
+    one.sampling.max_tokens = 1;
+    one.sampling.ignore_eos = true;
+    return answer_alone(one).tokens.at(0);
+  };
+  while (first_token(make_request("e", make_prompt(seed, 21), 1)) != 0) ++seed;
+  for (const bool ignore_eos : {false, true}) {
+    for (const std::uint32_t max_tokens : {1U, 2U, 8U}) {
+      Request request = make_request("e", make_prompt(seed, 21), max_tokens);
+      request.sampling.ignore_eos = ignore_eos;
+      const Seen expected = answer_alone(request);
+      ASSERT_EQ(expected.tokens.front(), 0U);
+      if (!ignore_eos) {
+        EXPECT_EQ(expected.finish, FinishReason::kStop);
+      }
+      SCOPED_TRACE(max_tokens);
+      expect_answer(*ask(request), expected);
+    }
+  }
   expect_settled();
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "sim/traffic.h"
 
 namespace baton::sim {
@@ -65,15 +67,19 @@ class Trial : public ::testing::Test {
   std::uint32_t p = 0, d = 0, number = 0;
 };
 
-// The write to one rank fails when it is submitted: every one, or those of one layer.
+// The write to one rank or to both fails when it is submitted: every one, or those of one layer.
 TEST_F(Trial, B01_FailedSubmitEndsTheRequestAtOnce) {
-  for (const int layer : {-1, 1}) {
+  struct Case {
+    std::vector<std::uint32_t> ranks;
+    std::optional<std::uint32_t> layer;
+  };
+  for (const Case& fails : {Case{{1}, {}}, Case{{1}, 1}, Case{{0}, 2}, Case{{0, 1}, {}}}) {
     world.reset();
     traffic.reset();
     build(2);
     world->on_post = [&](Process& from, const handover::WriteOp& op) -> Status {
-      const bool hit = from.place.rank == 1 &&
-                       (layer < 0 || op.local_region == static_cast<std::uint32_t>(layer));
+      const bool hit = std::count(fails.ranks.begin(), fails.ranks.end(), from.place.rank) > 0 &&
+                       op.local_region == fails.layer.value_or(op.local_region);
       return hit ? fail(Errc::kIo, "no route") : Status{};
     };
     const Plan request = plan();
@@ -82,7 +88,15 @@ TEST_F(Trial, B01_FailedSubmitEndsTheRequestAtOnce) {
     run();
     EXPECT_EQ(traffic->result(request.number).status, 502);
     EXPECT_LT(traffic->result(request.number).at - start, milliseconds(settings.lease));
-    EXPECT_EQ(decode(1).metrics.decode_failed.value(), 1U);
+    // The first that fails ends the request, and so the other rank's part of it.
+    std::uint64_t failed = 0;
+    for (const std::uint32_t rank : {0, 1}) {
+      const AgentMetrics& metrics = decode(rank).metrics;
+      EXPECT_EQ(metrics.decode_failed.value() + metrics.decode_cancelled.value(), 1U) << rank;
+      const bool hit = std::count(fails.ranks.begin(), fails.ranks.end(), rank) > 0;
+      failed += hit ? metrics.decode_failed.value() : 0;
+    }
+    EXPECT_GE(failed, 1U);
     finish();
   }
 }
@@ -317,6 +331,36 @@ TEST_F(Trial, B46_TheReasonOfADroppedPushReachesD) {
   });
 }
 
+// A registration that does not fit what P computed is refused by field, with both values.
+TEST_F(Trial, B46_ABadRegistrationIsToldWhatIsWrongWithIt) {
+  build();
+  const TransferId transfer{Traffic::kForeign, 1};
+  std::string told;
+  struct Listener final : Engines {
+    explicit Listener(std::string& t) : text(t) {}
+    void decode_ended(Process&, const Event& event) override {
+      text = fmt::format("{}: {}", to_string(event.cause), event.text);
+    }
+    void prefill_ended(Process&, const Event&) override {}
+    std::string& text;
+  } listener(told);
+  world->engines = &listener;
+  ASSERT_TRUE(prefill().begin_prefill(transfer, 16));
+  prefill().submit([&](Process& self, Time now) { self.expect(transfer, 16, now); });
+  prefill().compute_piece(transfer, 16, TokenId{7});
+  prefill().turn();
+  decode().reserve_and_register({transfer, {0, 1}}, world->address(p, 0, true), {0, 20}, 20,
+                                prefill().place.number);
+  decode().turn();
+  world->run_until(world->now() + milliseconds(50), [&] { return !told.empty(); });
+  EXPECT_EQ(told, "refused: the prefill side stopped: prompt_tokens: ours is 16, theirs is 20");
+  EXPECT_EQ(prefill().metrics.refused_messages.value(), 1U);
+  prefill().abandon_prefill(transfer);
+  prefill().turn();
+  world->engines = &*traffic;
+  finish();
+}
+
 // P's blocks go to another request while the connection to D is still being made.
 TEST_F(Trial, B52_ALateHandshakeSendsNoOtherRequestsBytes) {
   settings.lease = milliseconds(100);
@@ -361,6 +405,35 @@ TEST_F(Trial, B55_EachFailureInItsOwnCounter) {
                 ends("decode", "cancelled", "cancelled_by_peer"),
             3U);
   EXPECT_EQ(decode().metrics.decode_cancelled.value(), 3U);
+  EXPECT_EQ(prefill().metrics.refused_peers.value(), 0U);
+  EXPECT_EQ(ends("decode", "failed", "refused") + ends("decode", "failed", "deadline"), 0U);
+  finish();
+}
+
+// The two that are nobody's write or lease: a handshake that is refused, and a message for which no
+// other is sent.
+TEST_F(Trial, B55_RefusedHandshakesAndLostMessagesAreCountedApart) {
+  settings.fixed_delays = true;  // the close does not overtake the Refuse, as on a stream
+  build();
+  const std::uint32_t odd = world->add_instance(false, 1, true);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    Plan refused = plan();
+    refused.decode = odd;
+    traffic->start(refused);
+    run();
+    EXPECT_EQ(world->rank(odd, 0)->metrics.decode_failed.value(), i);
+    EXPECT_EQ(prefill().metrics.refused_peers.value(), i);
+    world->lose_immediates = 1;
+    Plan lost = plan();
+    traffic->start(lost);
+    run();
+    EXPECT_EQ(world->lose_immediates, 0U);
+    EXPECT_EQ(ends("decode", "failed", "deadline"), i);
+  }
+  EXPECT_EQ(ends("decode", "failed", "refused"), 3U);
+  EXPECT_EQ(ends("decode", "failed", "fabric") + ends("prefill", "failed", "fabric"), 0U);
+  EXPECT_EQ(decode().metrics.decode_failed.value(), 3U);
+  EXPECT_EQ(prefill().metrics.refused_peers.value(), 3U);
   finish();
 }
 
