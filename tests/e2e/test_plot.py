@@ -145,6 +145,18 @@ def test_a_point_stands_where_its_value_is(tmp_path):
     assert [e.text for e in panel.iter() if e.get("class") == "ratio"] == ["3.2×"]
 
 
+@pytest.mark.parametrize("modes, over", [
+    (("threaded-pull", "engine-loop-pull-merged", "published-push-merged", "push"), "engine-loop-pull-merged"),
+    (("engine-loop-pull-merged", "engine-loop-pull", "push"), "engine-loop-pull"),
+    (("threaded-pull", "published-push-merged", "push"), "threaded-pull"),
+])
+def test_the_ratio_is_the_published_pull_over_push(tmp_path, modes, over):
+    files.write_grid(tmp_path / "a", modes, (8,))
+    document, console = opened(page_only(tmp_path / "a", tmp_path / "out"), tmp_path)
+    assert console == []
+    assert f"n× = {over} / push at the longest input" in "".join(document.text[None])
+
+
 @pytest.mark.parametrize("metric", ["second-token", "goodput", "handover"])
 def test_other_metrics_leave_out_a_mode_that_has_none(grid, tmp_path, metric):
     folder, _, count, _ = grid

@@ -183,7 +183,7 @@ const Painter = (() => {
   function ratioPair(data) {
     const find = (mode, source) => data.series.findIndex((s) => s.mode === mode && s.source === source);
     const ours = find("push", 0);
-    for (const mode of ["engine-loop-pull", "pull", "threaded-pull"]) {
+    for (const mode of ["engine-loop-pull", "engine-loop-pull-merged", "pull", "threaded-pull"]) {
       if (ours >= 0 && find(mode, 0) >= 0) return {ours, theirs: find(mode, 0)};
     }
     if (data.series.length !== 2) return null;
