@@ -43,6 +43,11 @@ const Handover* handover_of(const BenchRun& run, const RequestResult& result) {
   return it == run.records.by_transfer.end() ? nullptr : &it->second;
 }
 
+ClientMoments moments_of(const BenchRun& run, const RequestResult& result) {
+  const std::int64_t zero = run.load.start.time_since_epoch().count();
+  return {zero + result.sent.count(), result.first ? zero + result.first->count() : 0};
+}
+
 // Of the answered requests, in their order.
 std::vector<const Handover*> handovers(const BenchRun& run) {
   std::vector<const Handover*> out;
@@ -54,16 +59,20 @@ std::vector<const Handover*> handovers(const BenchRun& run) {
 }
 
 using Part = std::optional<double> HandoverSplit::*;
-constexpr std::pair<const char*, Part> kParts[] = {{"queue", &HandoverSplit::queue},
-                                                   {"prefill_queue", &HandoverSplit::prefill_queue},
-                                                   {"prefill", &HandoverSplit::prefill},
-                                                   {"register_wait", &HandoverSplit::register_wait},
-                                                   {"match", &HandoverSplit::match},
-                                                   {"post", &HandoverSplit::post},
-                                                   {"wire", &HandoverSplit::wire},
-                                                   {"detect", &HandoverSplit::detect},
-                                                   {"first_step", &HandoverSplit::first_step},
-                                                   {"total", &HandoverSplit::total}};
+constexpr std::pair<const char*, Part> kParts[] = {
+    {"front_end", &HandoverSplit::front_end},
+    {"decode_front_end", &HandoverSplit::decode_front_end},
+    {"queue", &HandoverSplit::queue},
+    {"prefill_queue", &HandoverSplit::prefill_queue},
+    {"prefill", &HandoverSplit::prefill},
+    {"register_wait", &HandoverSplit::register_wait},
+    {"match", &HandoverSplit::match},
+    {"post", &HandoverSplit::post},
+    {"wire", &HandoverSplit::wire},
+    {"detect", &HandoverSplit::detect},
+    {"first_step", &HandoverSplit::first_step},
+    {"total", &HandoverSplit::total},
+    {"first_token", &HandoverSplit::first_token}};
 
 Samples samples_of(const std::vector<HandoverSplit>& splits, Part part) {
   std::vector<double> values;
@@ -76,7 +85,10 @@ Samples samples_of(const std::vector<HandoverSplit>& splits, Part part) {
 // A part that no request has is absent: the mode has none.
 void add_splits(const BenchRun& run, Json& out) {
   std::vector<HandoverSplit> splits;
-  for (const Handover* handover : handovers(run)) splits.push_back(split_of(*handover));
+  for (const RequestResult& result : run.load.results) {
+    const Handover* handover = result.ok ? handover_of(run, result) : nullptr;
+    if (handover != nullptr) splits.push_back(split_of(*handover, moments_of(run, result)));
+  }
   Json parts = Json::object();
   for (const auto& [name, part] : kParts) {
     const Samples samples = samples_of(splits, part);
@@ -258,7 +270,7 @@ Json spans_json(const BenchRun& run, const RequestResult& result) {
                  {"end_ms", result.last ? Json(RequestResult::ms(*result.last)) : Json(nullptr)}});
   const Handover* handover = handover_of(run, result);
   if (handover == nullptr) return out;
-  for (const Span& span : spans_of(*handover)) {
+  for (const Span& span : spans_of(*handover, moments_of(run, result))) {
     out.push_back({{"side", span.side},
                    {"name", span.name},
                    {"start_ms", ms(span.start)},

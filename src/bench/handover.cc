@@ -57,19 +57,32 @@ void split_transfer(const Handover& h, HandoverSplit& out) {
   out.total = between(computed, h.decode.first_step);
 }
 
+// D's first token had come to the router before the client's stream began: it is what began it.
+// Both moments are the router's, so that no two clocks decide.
+bool decode_gave_first_token(const Handover& h) {
+  return h.router.decode_first_token != 0 && h.router.decode_first_token <= h.router.first_byte;
+}
+
 }  // namespace
 
-HandoverSplit split_of(const Handover& h) {
+HandoverSplit split_of(const Handover& h, ClientMoments client) {
   HandoverSplit out;
+  out.front_end = between(client.sent, h.prefill.submitted);
+  out.decode_front_end = between(h.router.decode_asked, h.decode.submitted);
   out.queue = between(h.decode.submitted, h.decode.started);
   out.prefill_queue = between(h.prefill.submitted, h.prefill.first_step);
   out.prefill = between(h.prefill.first_step, h.prefill.computed);
   out.block_hold = between(h.prefill.computed, h.prefill.told);
   split_transfer(h, out);
+  if (h.has_router) {
+    const bool by_decode = decode_gave_first_token(h);
+    out.first_token =
+        between(by_decode ? h.decode.first_step : h.prefill.computed, client.first_token);
+  }
   return out;
 }
 
-std::vector<Span> spans_of(const Handover& h) {
+std::vector<Span> spans_of(const Handover& h, ClientMoments client) {
   std::vector<Span> out;
   const auto add = [&out](const char* side, const char* name, std::int64_t from, std::int64_t to) {
     if (from != 0 && to > from) out.push_back({side, name, from, to});
@@ -77,12 +90,14 @@ std::vector<Span> spans_of(const Handover& h) {
   const Moved m = moved(h);
   const char* mover = h.prefill.first_write != 0 ? "prefill" : "decode";
   add("router", "request", h.router.arrived, h.router.ended);
+  add("prefill", "front_end", client.sent, h.prefill.submitted);
   add("prefill", "queue", h.prefill.submitted, h.prefill.first_step);
   add("prefill", "prefill", h.prefill.first_step, h.prefill.computed);
   add("prefill", "register_wait", h.prefill.computed, registered(h));
   add(mover, "match", later_known(h.prefill.ready, registered(h)), m.first);
   add(mover, "post", m.first, m.last);
   add(mover, "wire", first_known(m.last, m.first), m.landed);
+  add("decode", "front_end", h.router.decode_asked, h.decode.submitted);
   add("decode", "queue", h.decode.submitted, h.decode.started);
   add("decode", "detect", m.complete, h.decode.told);
   add("decode", "first_step", h.decode.told, h.decode.first_step);

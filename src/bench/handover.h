@@ -14,6 +14,8 @@ struct Handover {
 
   struct {
     std::int64_t arrived = 0, first_byte = 0, ended = 0;
+    std::int64_t decode_asked = 0;        // D's leg was sent
+    std::int64_t decode_first_token = 0;  // came from D
   } router;
   struct {
     std::int64_t submitted = 0, started = 0, first_step = 0;
@@ -36,24 +38,36 @@ struct Handover {
   std::string fabric;
 };
 
+// What the client saw of the same request, on the same clock; 0: unknown.
+struct ClientMoments {
+  std::int64_t sent = 0, first_token = 0;
+};
+
 // Milliseconds. Everything from register_wait on begins when P has computed the prompt's last
 // token, so that those parts add up to `total`: what the user waits beyond the computing. What went
 // on beside the computing costs nobody and is not in them; `match` alone is the owner thread's own
 // time, wherever it lay.
+//
+// front_end, prefill_queue, prefill, total and first_token follow each other without a gap: they
+// add up to the time to first token, without `total` where P gives that token. A part between two
+// hosts is as good as their clocks were laid on each other, and absent where it would be negative.
 struct HandoverSplit {
-  std::optional<double> queue;          // at D, for a slot and blocks
-  std::optional<double> prefill_queue;  // at P
-  std::optional<double> prefill;        // P's computing
-  std::optional<double> register_wait;  // computed, and D's registration had not come
-  std::optional<double> match;          // both there, until the first write
-  std::optional<double> post;           // first write posted to last write taken by the link
-  std::optional<double> wire;           // last write posted (first, if unknown) to D's last byte
-  std::optional<double> detect;         // D has everything until its engine is told
-  std::optional<double> first_step;     // told until the step of the model begins
-  std::optional<double> total;          // computed until that step
-  std::optional<double> block_hold;     // computed until P's blocks were its own again
+  std::optional<double> front_end;         // sent by the client until P's engine has it
+  std::optional<double> decode_front_end;  // sent by the router until D's engine has it
+  std::optional<double> queue;             // at D, for a slot and blocks
+  std::optional<double> prefill_queue;     // at P
+  std::optional<double> prefill;           // P's computing
+  std::optional<double> register_wait;     // computed, and D's registration had not come
+  std::optional<double> match;             // both there, until the first write
+  std::optional<double> post;              // first write posted to last write taken by the link
+  std::optional<double> wire;              // last write posted (first, if unknown) to D's last byte
+  std::optional<double> detect;            // D has everything until its engine is told
+  std::optional<double> first_step;        // told until the step of the model begins
+  std::optional<double> total;             // computed until that step
+  std::optional<double> first_token;       // that step, or P's computing, until the client has it
+  std::optional<double> block_hold;        // computed until P's blocks were its own again
 };
-HandoverSplit split_of(const Handover& handover);
+HandoverSplit split_of(const Handover& handover, ClientMoments client = {});
 
 struct Span {
   std::string side;  // router, prefill, decode
@@ -61,7 +75,7 @@ struct Span {
   std::int64_t start = 0, end = 0;
 };
 // Those whose both ends are known and in order.
-std::vector<Span> spans_of(const Handover& handover);
+std::vector<Span> spans_of(const Handover& handover, ClientMoments client = {});
 
 // Payload of a hand-over of the whole prompt, by what D planned for each block of this one. 0 where
 // D's record does not say. `block_size` in tokens.

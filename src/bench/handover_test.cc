@@ -51,6 +51,48 @@ TEST(HandoverSplit, lays_every_part_between_its_moments) {
   EXPECT_DOUBLE_EQ(*s.block_hold, 16);
 }
 
+// D is asked by the router at 6 ms; the client has its first token at 142 ms.
+Handover routed() {
+  Handover h = early_registration();
+  h.has_router = true;
+  h.router.arrived = 5 * kMs;
+  h.router.decode_asked = 6 * kMs;
+  h.router.decode_first_token = h.router.first_byte = 141 * kMs;
+  return h;
+}
+constexpr ClientMoments kClient = {4 * kMs, 142 * kMs};
+
+TEST(HandoverSplit, accounts_for_the_whole_time_to_first_token) {
+  const HandoverSplit s = split_of(routed(), kClient);
+  EXPECT_DOUBLE_EQ(*s.front_end, 6);
+  EXPECT_DOUBLE_EQ(*s.decode_front_end, 5) << "from when D was asked, not from the client";
+  EXPECT_DOUBLE_EQ(*s.first_token, 5);
+  EXPECT_DOUBLE_EQ(*s.front_end + *s.prefill_queue + *s.prefill + *s.total + *s.first_token, 138);
+}
+
+// Then the hand-over keeps nobody waiting for a first token.
+TEST(HandoverSplit, leaves_the_hand_over_out_where_p_gives_the_first_token) {
+  Handover h = routed();
+  h.router.first_byte = 116 * kMs;
+  const HandoverSplit s = split_of(h, {4 * kMs, 117 * kMs});
+  EXPECT_DOUBLE_EQ(*s.first_token, 2);
+  EXPECT_DOUBLE_EQ(*s.front_end + *s.prefill_queue + *s.prefill + *s.first_token, 113);
+  h.router.decode_first_token = 0;
+  EXPECT_DOUBLE_EQ(*split_of(h, {4 * kMs, 117 * kMs}).first_token, 2) << "D never told of one";
+}
+
+// Clocks of two hosts that are laid on each other a little wrong.
+TEST(HandoverSplit, has_no_negative_part) {
+  Handover h = routed();
+  h.prefill.submitted = 3 * kMs;
+  h.decode.submitted = 5 * kMs;
+  const HandoverSplit s = split_of(h, {4 * kMs, 136 * kMs});
+  EXPECT_FALSE(s.front_end || s.decode_front_end || s.first_token);
+  const HandoverSplit alone = split_of(early_registration(), kClient);
+  EXPECT_FALSE(alone.decode_front_end || alone.first_token) << "without the router's record";
+  EXPECT_FALSE(split_of(routed()).front_end || split_of(routed()).first_token);
+}
+
 TEST(HandoverSplit, shows_a_late_registration_as_the_wait_for_it) {
   Handover h = early_registration();
   h.prefill.registered = 115 * kMs + 30 * kMs;
@@ -112,6 +154,18 @@ TEST(Spans, are_those_with_both_ends) {
   EXPECT_THAT(spans_of(h), ::testing::Contains(::testing::Field(&Span::name, "wire")));
 }
 
+TEST(Spans, begin_with_the_way_into_both_engines) {
+  using ::testing::AllOf;
+  using ::testing::Contains;
+  using ::testing::Field;
+  for (const auto& [side, start, end] :
+       {std::tuple{"prefill", 4 * kMs, 10 * kMs}, {"decode", 6 * kMs, 11 * kMs}}) {
+    EXPECT_THAT(spans_of(routed(), kClient),
+                Contains(AllOf(Field(&Span::name, "front_end"), Field(&Span::side, side),
+                               Field(&Span::start, start), Field(&Span::end, end))));
+  }
+}
+
 TEST(Covered, counts_what_overlaps_once_and_stays_inside) {
   EXPECT_EQ(covered({{0, 10}, {5, 20}, {30, 40}}, {0, 100}), 30);
   EXPECT_EQ(covered({{0, 10}, {2, 3}, {90, 200}}, {5, 100}), 15);
@@ -143,6 +197,8 @@ constexpr char kRecordsPage[] = R"({"transfers": [
    "times": {"submitted": 5, "pieces_ready": [7, 9], "registered": 8, "last_write": 0}},
   {"side": "decode", "transfer_id": "aa", "bytes": 64, "bytes_planned": 64, "blocks": 2,
    "outcome": "done", "times": {"told": 20}},
+  {"side": "router", "transfer_id": "aa", "times": {"arrived": 1, "first_byte": 30},
+   "decode": {"url": "http://d", "times": {"dispatched": 2, "first_token": 29}}},
   {"side": "prefill", "transfer_id": "bb", "times": {"submitted": 1}}],
   "clock": {"boot_id": "x", "monotonic_ns": 1}})";
 
@@ -151,7 +207,10 @@ TEST(Records, are_joined_by_transfer_and_moved_to_our_clock) {
   ASSERT_TRUE(read_records(kRecordsPage, 100, {"aa"}, records));
   ASSERT_EQ(records.by_transfer.size(), 1U) << "another run's is nothing of ours";
   const Handover& h = records.by_transfer.at("aa");
-  EXPECT_TRUE(h.has_prefill && h.has_decode);
+  EXPECT_TRUE(h.has_router && h.has_prefill && h.has_decode);
+  EXPECT_EQ(h.router.first_byte, 130);
+  EXPECT_EQ(h.router.decode_asked, 102);
+  EXPECT_EQ(h.router.decode_first_token, 129);
   EXPECT_EQ(h.prefill.submitted, 105);
   EXPECT_EQ(h.prefill.computed, 109);
   EXPECT_EQ(h.prefill.last_write, 0) << "what did not happen stays so";
@@ -169,6 +228,9 @@ TEST(Records, take_no_page_that_is_none) {
   }
   EXPECT_TRUE(
       read_records(R"({"transfers": [3, {"side": 4, "transfer_id": "aa"}]})", 0, {"aa"}, records));
+  EXPECT_TRUE(
+      read_records(R"({"transfers": [{"side": "router", "transfer_id": "aa", "decode": [1]}]})", 0,
+                   {"aa"}, records));
 }
 
 }  // namespace

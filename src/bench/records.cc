@@ -49,8 +49,13 @@ class Times {
   std::int64_t offset_;
 };
 
-void read_router(const Times& times, Handover& out) {
+void read_router(const Json& record, const Times& times, std::int64_t offset, Handover& out) {
   out.has_router = true;
+  if (const Json* leg = find(record, "decode"); leg != nullptr && leg->is_object()) {
+    const Times of_decode(*leg, offset);
+    out.router.decode_asked = of_decode.at("dispatched");
+    out.router.decode_first_token = of_decode.at("first_token");
+  }
   out.router.arrived = times.at("arrived");
   out.router.first_byte = times.at("first_byte");
   out.router.ended = times.at("ended");
@@ -114,7 +119,7 @@ void read_record(const Json& record, std::int64_t offset, const std::set<std::st
   Handover& out = records.by_transfer[id];
   const Times times(record, offset);
   const std::string side = serving::text_or(record, "side", "");
-  if (side == "router") read_router(times, out);
+  if (side == "router") read_router(record, times, offset, out);
   if (side == "prefill") read_prefill(record, times, out);
   if (side == "decode") read_decode(record, times, out);
 }

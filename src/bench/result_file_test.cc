@@ -37,6 +37,9 @@ BenchRun one_request() {
   run.load.results = {r};
   Handover h;
   h.has_prefill = h.has_decode = true;
+  h.has_router = true;
+  h.router.decode_first_token = h.router.first_byte = 1108 * kMilli;
+  h.prefill.submitted = 1014 * kMilli;
   h.prefill.first_step = 1020 * kMilli;
   h.prefill.computed = h.prefill.ready = 1080 * kMilli;
   h.prefill.registered = 1030 * kMilli;
@@ -127,6 +130,8 @@ TEST(ResultFile, says_below_its_own_key_how_the_hand_over_went) {
   EXPECT_DOUBLE_EQ(baton["second_token_ms"]["median"], 110);
   EXPECT_DOUBLE_EQ(baton["handover_ms"]["wire"]["p50"], 9);
   EXPECT_DOUBLE_EQ(baton["handover_ms"]["total"]["p99"], 12);
+  EXPECT_DOUBLE_EQ(baton["handover_ms"]["front_end"]["mean"], 4);
+  EXPECT_DOUBLE_EQ(baton["handover_ms"]["first_token"]["mean"], 18);
   EXPECT_FALSE(baton["handover_ms"].contains("queue")) << "nobody recorded it";
   EXPECT_DOUBLE_EQ(baton["block_hold_ms"]["mean"], 11);
   EXPECT_EQ(baton["bytes"]["moved"], 200);
@@ -140,7 +145,7 @@ TEST(ResultFile, says_below_its_own_key_how_the_hand_over_went) {
   EXPECT_EQ(baton["environment"]["fabric"], "shm");
   EXPECT_EQ(baton["requests"][0]["id"], "aa");
   EXPECT_DOUBLE_EQ(baton["requests"][0]["arrival_ms"], 10);
-  const Json& wire = baton["requests"][0]["spans"][3];
+  const Json& wire = baton["requests"][0]["spans"][5];
   EXPECT_EQ(wire["name"], "wire");
   EXPECT_DOUBLE_EQ(wire["start_ms"], 81);
 }

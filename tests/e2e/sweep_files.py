@@ -66,8 +66,12 @@ def result(mode="push", qps=8, input_len=16384, output_len=128, iteration=1, req
     if mode != "local":
         shares = [0.2, 0.1, 0.05, 0.35, 0.2, 0.05, 0.05]
         top["baton"]["handover_ms"] = {name: spread((4 + hand) * share) for name, share in zip(PHASES, shares)}
-        top["baton"]["handover_ms"].update({"prefill_queue": spread(3.0), "prefill": spread(0.02 * input_len)})
-        top["baton"]["handover_ms"]["total"] = spread((4 + hand) * sum(shares[1:]))
+        total = (4 + hand) * sum(shares[1:])
+        front_end, prefill_queue, prefill = 0.1 * ttft, 1.0, 0.1 * ttft
+        top["baton"]["handover_ms"].update({
+            "front_end": spread(front_end), "decode_front_end": spread(0.5 * front_end), "prefill_queue": spread(prefill_queue),
+            "prefill": spread(prefill), "total": spread(total),
+            "first_token": spread(ttft - front_end - prefill_queue - prefill - total)})
     return top
 
 

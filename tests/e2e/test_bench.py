@@ -59,6 +59,10 @@ def test_a_push_says_how_its_hand_overs_went(swept):
     assert sum(baton_key["handover_ms"][part]["mean"] for part in PARTS) <= 1.01 * (
         baton_key["handover_ms"]["total"]["mean"] + baton_key["handover_ms"]["match"]["mean"])
     assert baton_key["block_hold_ms"]["mean"] > 0
+    # One host, one clock: these follow each other from the client's sending to its first token, and leave nothing out.
+    chain = ["front_end", "prefill_queue", "prefill", "total", "first_token"]
+    assert sum(baton_key["handover_ms"][part]["mean"] for part in chain) == pytest.approx(read(swept, "push")["mean_ttft_ms"], rel=0.001)
+    assert baton_key["handover_ms"]["decode_front_end"]["mean"] > 0
     assert 1 <= baton_key["slots"]["max"] <= 8
     assert "--no-enable-prefix-caching" in baton_key["environment"]["flags"]["decode"]
     for request in baton_key["requests"]:

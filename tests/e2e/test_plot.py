@@ -175,7 +175,9 @@ def test_a_chosen_point_is_explained(grid, tmp_path):
                   "31 % busy", "P holds blocks", "67,108,864 moved, 67,108,864 expected", "Single requests", "req-5"):
         assert words in text, words
     assert len(document.with_class("span")) == 10  # the time line of one request
-    assert len(document.with_class("phase")) == 14  # two modes with a hand-over, queue and six parts each
+    assert "Time to first token, mean of each part" in text and not re.search(r"of it [\d.,]+ in no part", text)
+    # Two modes with a hand-over: five parts of the whole, and the queue and six parts of the hand-over, each.
+    assert len(document.with_class("phase")) == 2 * 5 + 2 * 7
 
 
 def test_what_the_parts_leave_of_the_hand_over_is_shown(tmp_path):
@@ -184,8 +186,20 @@ def test_what_the_parts_leave_of_the_hand_over_is_shown(tmp_path):
     files.write(tmp_path / "a", content)
     document, console = opened(page_only(tmp_path / "a", tmp_path / "out"), tmp_path, "#point=0")
     assert console == []
-    assert len(document.with_class("phase")) == 8
+    assert len(document.with_class("phase")) == 5 + 8
     assert "of it 7 in no part" in "".join("".join(parts) for parts in document.text.values())
+
+
+def test_a_first_token_of_p_has_no_hand_over_in_its_time(tmp_path):
+    content = files.result("push")
+    parts = content["baton"]["handover_ms"]
+    content["baton"]["first_token"] = "prefill"
+    parts["first_token"]["mean"] = content["mean_ttft_ms"] - sum(parts[key]["mean"] for key in ("front_end", "prefill_queue", "prefill")) - 9
+    files.write(tmp_path / "a", content)
+    document, console = opened(page_only(tmp_path / "a", tmp_path / "out"), tmp_path, "#point=0")
+    assert console == []
+    assert len(document.with_class("phase")) == 5 + 7  # four parts and what is in none; the hand-over stands by itself
+    assert "of it 9 in no part" in "".join("".join(parts) for parts in document.text.values())
 
 
 SWITCH = """
@@ -539,3 +553,84 @@ def test_a_time_line_says_which_requests_there_are_and_which_was_not_answered(tm
         for word in (str(path), *words):
             assert word in done.stderr, done.stderr
     assert not (tmp_path / "out.svg").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same results as a table.
+
+def sweep_table(*words, ok=True):
+    done = subprocess.run(["tools/sweep_table", *map(str, words)], capture_output=True, text=True, timeout=60,
+                          cwd=pathlib.Path(__file__).parents[2])
+    assert "Traceback" not in done.stderr and (done.returncode == 0) == ok, done.stdout + done.stderr
+    return done
+
+
+def paired(mode, ttfts, iteration=1, seed=11):
+    """A result with these requests' TTFT, all sent as every other mode's."""
+    content = files.result(mode, 8, 1024, iteration=iteration, requests=len(ttfts))
+    content["baton"]["seed"] = seed
+    content["mean_ttft_ms"], content["median_ttft_ms"], content["median_tpot_ms"] = sum(ttfts) / len(ttfts), sorted(ttfts)[len(ttfts) // 2], 6.25
+    for i, (request, ttft) in enumerate(zip(content["baton"]["requests"], ttfts)):
+        request.update(ttft_ms=ttft, due_ms=125.0 * i)
+    return content
+
+
+def rows_of(text):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_the_table_names_what_is_emulated_and_has_mean_and_median(tmp_path):
+    slow, fast = paired("threaded-pull", [30, 60, 210]), paired("push", [20, 40, 180])
+    slow["baton"]["void"] = "late"
+    fast["baton"]["saturated"] = True
+    for content in (slow, fast):
+        files.write(tmp_path, content)
+    text = sweep_table(tmp_path).stdout
+    assert text.startswith("*emulated: qwen3-32b-tp8-h200, bytes / 64*. 1 iteration a point; \\* void")
+    assert ["1,024", "push", "80.0 (40.0) / 6.2^"] in rows_of(text) and ["1,024", "threaded-pull", "100.0 (60.0) / 6.2*"] in rows_of(text)
+
+
+def test_the_difference_of_two_modes_is_of_matched_requests(tmp_path):
+    """Arrivals make the TTFT of both 20 to 180 ms; they are in neither the difference nor its error."""
+    slow, fast = paired("threaded-pull", [30, 60, 210]), paired("push", [20, 40, 180])
+    for content in (slow, fast):
+        files.write(tmp_path, content)
+    assert rows_of(sweep_table(tmp_path).stdout)[-1] == ["1,024", "threaded-pull", "+20.0 ± 5.8, n=3"]
+    assert rows_of(sweep_table(tmp_path, "--against", "threaded-pull").stdout)[-1] == ["1,024", "push", "-20.0 ± 5.8, n=3"]
+    slow["baton"]["requests"][2].update(error="http_500: gone", ttft_ms=None)
+    files.write(tmp_path, slow)
+    assert rows_of(sweep_table(tmp_path).stdout)[-1] == ["1,024", "threaded-pull", "+15.0 ± 5.0, n=2"]
+    # Several iterations: their differences are what varies.
+    for content in (paired("threaded-pull", [40, 50], 2, 12), paired("push", [20, 20], 2, 12)):
+        files.write(tmp_path, content)
+    assert rows_of(sweep_table(tmp_path).stdout)[-1] == ["1,024", "threaded-pull", "+20.0 ± 5.0, iterations=2"]
+
+
+def test_requests_that_were_not_sent_alike_are_not_compared(tmp_path):
+    unlike = paired("threaded-pull", [30, 60, 210])
+    unlike["baton"]["requests"][1]["due_ms"] += 1
+    for content in (unlike, paired("push", [20, 40, 180]), paired("local", [20, 40, 180], seed=12)):
+        files.write(tmp_path, content)
+    assert [row[-1] for row in rows_of(sweep_table(tmp_path).stdout)[-2:]] == ["unlike requests", "unlike requests"]
+
+
+def test_the_split_accounts_for_the_time_to_first_token(tmp_path):
+    content = files.result("push", 8, 1024)
+    content["baton"]["handover_ms"]["first_token"]["mean"] -= 2.5
+    files.write(tmp_path, content)
+    head, row = rows_of(sweep_table(tmp_path, "--split", 8, 1024).stdout)
+    assert row[head.index("in no part")] == "2.5" and "front_end" in head and "-" not in row
+    files.write(tmp_path, files.result("local", 8, 1024))
+    assert rows_of(sweep_table(tmp_path, "--split", 8, 1024).stdout)[1][2] == "-"
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--against", "pull"], ["--against pull", "push"]),
+    (["--split", "3", "1024"], ["--split 3 1024"]),
+])
+def test_a_table_of_what_is_not_there_is_refused(tmp_path, words, said):
+    files.write(tmp_path, files.result("push", 8, 1024))
+    done = sweep_table(tmp_path, *words, ok=False)
+    assert all(word in done.stderr for word in said), done.stderr
+    (tmp_path / "x_iter1.json").write_text("{}", encoding="utf-8")
+    assert "x_iter1.json" in sweep_table(tmp_path, ok=False).stderr

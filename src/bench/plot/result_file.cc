@@ -14,9 +14,11 @@ namespace {
 
 constexpr std::uint64_t kSchema = 1;
 constexpr std::array<std::string_view, 4> kDistribution = {"mean", "p50", "p90", "p99"};
-constexpr std::array<std::string_view, 10> kPhases = {
-    "queue", "prefill_queue", "prefill", "register_wait", "match",
-    "post",  "wire",          "detect",  "first_step",    "total"};
+constexpr std::array<std::string_view, 13> kPhases = {
+    "front_end",  "decode_front_end", "queue",      "prefill_queue",
+    "prefill",    "register_wait",    "match",      "post",
+    "wire",       "detect",           "first_step", "total",
+    "first_token"};
 
 // Takes "_qps8" and its like off the end of the name.
 template <typename Number>

@@ -7,10 +7,16 @@ const Detail = (() => {
     ["wire", "wire", "#0072b2"], ["detect", "detect", "#cc79a7"], ["first_step", "first step", "#009e73"],
   ];
   const WAITS = [  // what lies before or beside it
-    ["queue", "queue at D", "#8c959f"], ["prefill_queue", "queue at P", "#8c959f"], ["prefill", "prefill at P", "#56b4e9"],
+    ["queue", "queue at D", "#8c959f"], ["front_end", "front end of P", "#b3a2c7"], ["decode_front_end", "front end of D", "#b3a2c7"],
+    ["prefill_queue", "queue at P", "#8c959f"], ["prefill", "prefill at P", "#56b4e9"],
+  ];
+  // The time to first token, end to end. The hand-over is not in it where P gives that token.
+  const WHOLE = [
+    ["front_end", "front end", "#b3a2c7"], ["prefill_queue", "queue at P", "#8c959f"], ["prefill", "prefill at P", "#56b4e9"],
+    ["total", "hand-over", "#d55e00"], ["first_token", "to the first token", "#94b8a6"],
   ];
   const SPAN_COLOURS = {...Object.fromEntries(PHASES.map(([key, , colour]) => [key, colour])),
-    queue: "#8c959f", prefill: "#56b4e9", decode: "#94b8a6"};
+    front_end: "#b3a2c7", queue: "#8c959f", prefill: "#56b4e9", decode: "#94b8a6"};
   const SIDES = ["client", "router", "prefill", "decode"];
   const STATS = ["mean", "p50", "p90", "p99"];
 
@@ -72,44 +78,76 @@ const Detail = (() => {
       .filter((r) => r !== undefined);
   }
 
-  function paintSplit(parent, data, id, theme) {
-    const rows = siblings(data, id).filter((r) => split(data.results[r]).some((p) => p.ms !== null));
-    if (rows.length === 0) { html(parent, "p", "This mode has no hand-over, or the file has no split of it.", {class: "hint"}); return; }
+  // What the parts leave of `all` is shown as that, not spread over them.
+  function unnamedOf(parts, all) {
+    const rest = all - parts.reduce((sum, p) => sum + (p.ms || 0), 0);
+    return {name: "in no part", colour: "none", ms: rest > 0.01 * all ? rest : 0};
+  }
+
+  // One bar a row: its `pieces` [{name, colour, ms, thin}] beside each other, and its `words` behind them.
+  function paintBars(parent, data, id, theme, rows) {
     const colours = Painter.THEMES[theme], left = 190, width = 620, line = 30;
-    const named = (r) => split(data.results[r]).reduce((total, p) => total + (p.ms || 0), 0);
-    const sum = (r) => Math.max(named(r), meanOf(data.results[r], "total") || 0);
-    const queue = (r) => meanOf(data.results[r], "queue") || 0;
-    const scale = width / (Math.max(...rows.map((r) => queue(r) + sum(r))) || 1);
+    const scale = width / (Math.max(...rows.map((row) => row.pieces.reduce((sum, p) => sum + (p.ms || 0), 0))) || 1);
     const svg = Painter.add(parent, "svg", {width: left + width + 250, height: rows.length * line + 8, class: "split", role: "img"});
-    rows.forEach((r, i) => {
-      const result = data.results[r], y = i * line + 4;
+    rows.forEach((row, i) => {
+      const result = data.results[row.id], y = i * line + 4;
       const label = Figure.seriesLabel(data, data.series[data.groups[result.group].series]) + (result.void ? " (void)" : "");
       Painter.add(svg, "text", {x: left - 8, y: y + 16, "text-anchor": "end", "font-size": 13, fill: colours.text,
-        "font-weight": r === id ? 700 : 400, "font-family": Painter.FONT}, label);
+        "font-weight": row.id === id ? 700 : 400, "font-family": Painter.FONT}, label);
       let x = left;
-      // The queue is drawn thin: it may lie beside P's computing, and is not part of the hand-over's total.
-      const waits = {name: "queue at D", colour: WAITS[0][2], ms: queue(r), thin: true};
-      // What the parts leave of the total is shown as that, not spread over them.
-      const rest = sum(r) - named(r);
-      const unnamed = {name: "in no part", colour: "none", ms: rest > 0.01 * sum(r) ? rest : 0};
-      for (const phase of [waits, ...split(result), unnamed]) {
-        const wide = (phase.ms || 0) * scale;
+      for (const piece of row.pieces) {
+        const wide = (piece.ms || 0) * scale;
         if (wide <= 0) continue;
-        const bar = Painter.add(svg, "rect", {class: "phase", x, y: y + (phase.thin ? 7 : 0), width: wide, height: phase.thin ? 8 : 22,
-          fill: phase.colour, ...(phase.colour === "none" ? {stroke: colours.soft, "stroke-dasharray": "3 3"} : {})});
-        Painter.add(bar, "title", {}, `${phase.name}: ${Scales.number(phase.ms)} ms`);
+        const bar = Painter.add(svg, "rect", {class: "phase", x, y: y + (piece.thin ? 7 : 0), width: wide, height: piece.thin ? 8 : 22,
+          fill: piece.colour, ...(piece.colour === "none" ? {stroke: colours.soft, "stroke-dasharray": "3 3"} : {})});
+        Painter.add(bar, "title", {}, `${piece.name}: ${Scales.number(piece.ms)} ms`);
         x += wide;
       }
-      Painter.add(svg, "text", {x: x + 6, y: y + 16, "font-size": 12, fill: colours.soft, "font-family": Painter.FONT},
-        `${Scales.number(sum(r))} ms${unnamed.ms ? `, of it ${Scales.number(unnamed.ms)} in no part` : ""}, queue ${Scales.number(queue(r))} ms`);
+      Painter.add(svg, "text", {x: x + 6, y: y + 16, "font-size": 12, fill: colours.soft, "font-family": Painter.FONT}, row.words);
     });
+  }
+
+  function colourKey(parent, parts) {
     const key = html(parent, "p", null, {class: "key"});
-    for (const [, name, colour] of [WAITS[0], ...PHASES]) {
+    for (const [, name, colour] of parts) {
       html(key, "span", "", {class: "swatch"}).style.background = colour;
       html(key, "span", name);
     }
+  }
+
+  const inNoPart = (unnamed) => unnamed.ms ? `, of it ${Scales.number(unnamed.ms)} in no part` : "";
+
+  function paintSplit(parent, data, id, theme) {
+    const shown = siblings(data, id).filter((r) => split(data.results[r]).some((p) => p.ms !== null));
+    if (shown.length === 0) { html(parent, "p", "This mode has no hand-over, or the file has no split of it.", {class: "hint"}); return; }
+    paintBars(parent, data, id, theme, shown.map((r) => {
+      const result = data.results[r], parts = split(result), queue = meanOf(result, "queue") || 0;
+      const all = Math.max(parts.reduce((sum, p) => sum + (p.ms || 0), 0), meanOf(result, "total") || 0);
+      const unnamed = unnamedOf(parts, all);
+      // The queue is drawn thin: it may lie beside P's computing, and is not part of the hand-over's total.
+      return {id: r, pieces: [{name: "queue at D", colour: WAITS[0][2], ms: queue, thin: true}, ...parts, unnamed],
+        words: `${Scales.number(all)} ms${inNoPart(unnamed)}, queue ${Scales.number(queue)} ms`};
+    }));
+    colourKey(parent, [WAITS[0], ...PHASES]);
     html(parent, "p", "post: until the link has taken the last write, so that waiting for an emulated link is in it; wire: what is " +
       "left until D has the last byte.", {class: "hint"});
+  }
+
+  // Of those whose servers told of it: results of local, and older ones, say nothing of the way in and out.
+  function paintWhole(parent, data, id, theme) {
+    const shown = siblings(data, id).filter((r) => meanOf(data.results[r], "front_end") !== null && mean(data.results[r].detail.ttft) !== null);
+    if (shown.length === 0) { html(parent, "p", "The file has no parts of it.", {class: "hint"}); return; }
+    paintBars(parent, data, id, theme, shown.map((r) => {
+      const result = data.results[r], all = mean(result.detail.ttft);
+      const byPrefill = data.sources[data.series[data.groups[result.group].series].source].first_token === "prefill";
+      const parts = WHOLE.filter(([key]) => !(byPrefill && key === "total"))
+        .map(([key, name, colour]) => ({name, colour, ms: meanOf(result, key)}));
+      const unnamed = unnamedOf(parts, all);
+      return {id: r, pieces: [...parts, unnamed], words: `${Scales.number(all)} ms${inNoPart(unnamed)}`};
+    }));
+    colourKey(parent, WHOLE);
+    html(parent, "p", "front end: sent by the client until it is in P's engine; to the first token: D's step, or P's where P gives the token, " +
+      "and its way to the client.", {class: "hint"});
   }
 
   function spreadRow(name, spread) {
@@ -121,7 +159,7 @@ const Detail = (() => {
     const rows = [["TTFT", d.ttft], ["TPOT", d.tpot], ["ITL", d.itl], ["E2EL", d.e2el], ["second token", d.second_token],
       ...WAITS.map(([key, name]) => [name, d.handover && d.handover[key]]),
       ...PHASES.map(([key, name]) => [`hand-over: ${name}`, d.handover && d.handover[key]]),
-      ["hand-over: total", d.handover && d.handover.total], ["P holds blocks", d.block_hold]];
+      ["hand-over: total", d.handover && d.handover.total], ["to the first token", d.handover && d.handover.first_token], ["P holds blocks", d.block_hold]];
     table(parent, ["ms", ...STATS], rows.filter(([, spread]) => spread).map(([name, spread]) => spreadRow(name, spread)));
   }
 
@@ -221,6 +259,8 @@ const Detail = (() => {
     if (emulated) html(host, "p", emulated, {class: "emulated"});
     if (result.void) html(host, "p", `Void: ${result.void}`, {class: "void-reason"});
     if (result.saturated) html(host, "p", `Saturated: ${saturationWords(result.detail.arrivals)}`, {class: "hint"});
+    html(host, "h3", "Time to first token, mean of each part; all modes at this point");
+    paintWhole(html(host, "div", null, {class: "wide"}), data, id, view.theme);
     html(host, "h3", "Hand-over, mean of each part; all modes at this point");
     paintSplit(html(host, "div", null, {class: "wide"}), data, id, view.theme);
     const two = html(host, "div", null, {class: "two"});
