@@ -3,7 +3,7 @@
 
 Prefill in one, decode and the driver in the other, over libfabric, with a pre-shared key. In push and in pull mode a tiny
 sweep of the emulated pair gives results with the published names and whole bytes; values that the servers contradict
-are refused; cleanup.sh ends exactly what the scripts started, and a `baton serve` of somebody else lives on.
+are refused; both modes' results, which their servers described, stand in one pair of figures; cleanup.sh ends exactly what the scripts started, and a `baton serve` of somebody else lives on.
 
 Needs root. Where namespaces cannot be made it says so and exits with 77.
 """
@@ -111,6 +111,19 @@ def one_mode(mode, other, prefill, decode, results):
     return check_results(results, mode)
 
 
+def plotted(results, folder):
+    """`baton plot` refuses modes whose servers differed in anything but the mode: push and pull here did not."""
+    done = subprocess.run([stack.baton_binary(), "plot", "--results-dir", results, "--metric", "ttft,tpot", "--out", folder],
+                          capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"plot: {done.returncode}\n{done.stdout}{done.stderr}"
+    for name in ("ttft_mean", "tpot_mean"):
+        for suffix in (".svg", ".png"):
+            assert (folder / f"{name}{suffix}").stat().st_size > 0, name
+    figure = (folder / "ttft_mean.svg").read_text(encoding="utf-8")
+    for words in ("push", "pull", "emulated"):
+        assert words in figure, f"the figure does not say '{words}'"
+
+
 def over_libfabric(decode):
     """What the records of the last hand-overs name."""
     asked = (f"import json, urllib.request as u; print(sorted({{r['fabric'] for r in json.load(u.urlopen("
@@ -158,6 +171,7 @@ def tried(namespaces, folder):
                 assert f"process {started.pop()} has ended" in said, said
                 assert host.processes() == left, f"cleanup.sh server left or ended another: {host.processes()}, not {left}"
             assert bystander.running() and bystander.healthy(), "the bystander is gone"
+        plotted(results, folder / "figures")
     except BaseException:
         print(prefill.logs() + decode.logs(), file=sys.stderr)
         raise
@@ -167,7 +181,7 @@ def tried(namespaces, folder):
             host.run("cleanup.sh", "server", STOP_TIMEOUT="1")
         bystander.kill()
         bystander.wait()
-    print(f"deploy: {points} points between two namespaces, push and pull; all that was started has ended, the bystander has not")
+    print(f"deploy: {points} points between two namespaces, push and pull, in one pair of figures; all that was started has ended, the bystander has not")
 
 
 def main():
