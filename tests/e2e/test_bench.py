@@ -11,7 +11,8 @@ import pytest
 import stack
 
 SWEEP = ["--backend", "cpu", "--modes", "local,push", "--qps-list", "8", "--input-lens", "40", "--output-lens", "6",
-         "--point-seconds", "1", "--serve-flag=--threads", "--serve-flag=1", "--disable-tqdm"]
+         "--point-seconds", "1", "--serve-flag=--threads", "--serve-flag=1", "--disable-tqdm",
+         "--goodput", "ttft:60000", "tpot:7000.5"]
 PARTS = ["register_wait", "match", "wire", "detect", "first_step"]
 
 
@@ -67,6 +68,20 @@ def test_a_push_says_how_its_hand_overs_went(swept):
     assert "--no-enable-prefix-caching" in baton_key["environment"]["flags"]["decode"]
     for request in baton_key["requests"]:
         assert {"client", "router", "prefill", "decode"} == {span["side"] for span in request["spans"]}
+
+
+def test_goodput_is_measured_and_drawn_with_its_slo(swept, tmp_path):
+    """Bounds that every answer keeps, so that goodput is the throughput; how one that is broken counts, src/bench tests."""
+    for mode in ("local", "push"):
+        result = read(swept, mode)
+        assert result["request_goodput"] == result["baton"]["goodput"]["requests_per_s"] == result["request_throughput"] > 0
+        assert result["baton"]["goodput"]["slo"] == {"ttft": 60000, "tpot": 7000.5}
+        assert result["baton"]["settings"]["goodput"] == ["ttft:60000", "tpot:7000.5"]
+    done = baton("plot", "--results-dir", swept, "--metric", "goodput", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    figure = (tmp_path / "goodput.svg").read_text(encoding="utf-8")
+    assert "Goodput: requests that met the SLO" in figure and "SLO ttft 60000 ms, tpot 7000.5 ms" in figure and figure.count('class="result') == 2
+    assert (tmp_path / "goodput.png").stat().st_size > 0
 
 
 def test_local_knows_nothing_of_hand_overs_and_says_null(swept):

@@ -179,7 +179,7 @@ const Detail = (() => {
     if (d.bytes) rows.push(["bytes", `${n(d.bytes.moved)} moved, ${n(d.bytes.expected)} expected`]);
     if (d.writes) rows.push(["writes", `${n(d.writes)} (${n(d.runs)} contiguous runs)`]);
     for (const [cause, count] of Object.entries(d.failures || {})) rows.push([`failed: ${cause}`, n(count)]);
-    if (d.slo) rows.push(["SLO", Object.entries(d.slo).map(([k, v]) => `${k} ${v} ms`).join(", ")]);
+    if (d.slo) rows.push(["SLO", Scales.slo(d.slo)]);
     rows.push(["file", result.file]);
     table(parent, ["resource", ""], rows).className = "words";
   }

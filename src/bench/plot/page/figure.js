@@ -39,7 +39,7 @@ const Figure = (() => {
 
   // What goodput was measured against.
   function sloOf(data) {
-    const slos = new Set(data.results.map((r) => Object.entries(r.detail.slo || {}).map(([k, v]) => `${k} ${v} ms`).join(", ")));
+    const slos = new Set(data.results.map((r) => Scales.slo(r.detail.slo || {})));
     return slos.size > 1 ? "SLOs differ from point to point" : `SLO ${[...slos][0] || "not named"}`;
   }
 

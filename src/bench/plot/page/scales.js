@@ -21,6 +21,10 @@ const Scales = (() => {
     return String(Number(value.toPrecision(3)));
   }
 
+  // "ttft 300 ms, tpot 7.5 ms". What is no number is shown as the file has it.
+  const slo = (bounds) => Object.keys(bounds).sort().reverse()
+    .map((name) => `${name} ${Number.isFinite(Number(bounds[name])) ? Number(bounds[name]) : bounds[name]} ms`).join(", ");
+
   const share = (value) => typeof value === "number" ? `${number(value * 100)} %` : "–";
 
   function bytes(value) {
@@ -76,5 +80,5 @@ const Scales = (() => {
     return [first * Math.pow(2, -0.1 * span), last * Math.pow(2, 0.33 * span)];
   }
 
-  return {METRICS, number, share, bytes, tokens, yAxis, xRange};
+  return {METRICS, number, share, slo, bytes, tokens, yAxis, xRange};
 })();
