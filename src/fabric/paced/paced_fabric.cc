@@ -203,23 +203,22 @@ void PacedFabric::wake_at(Time now, Time when) {
   armed_ = true;
 }
 
-bool PacedFabric::timer_runs() {
-  if (!armed_) return false;
+void PacedFabric::timer_read() {
   std::uint64_t expirations = 0;
-  armed_ = ::read(timer_.get(), &expirations, sizeof expirations) != sizeof expirations;
-  return armed_;
+  if (armed_) armed_ = ::read(timer_.get(), &expirations, sizeof expirations) < 0;
 }
 
-// Where nothing is under way and nobody came for some turns, though nothing kept them, the poster
-// stands still because there is nothing to post.
-void PacedFabric::note_turn() {
-  if (timer_runs() || in_flight_ > 0 || !queue_.empty()) return;
+// A poster that is free, and for some turns was not asked for anything, stands still because there
+// is nothing to post.
+void PacedFabric::note_idle_turn(Time now) {
+  if (posting_.free_at() > now) return;
   if (++missed_turns_ > kMissedTurnsMax) in_demand_ = false;
 }
 
 std::size_t PacedFabric::poll(std::span<FabricEvent> out) {
-  note_turn();
-  move_queue(clock_());
+  const Time time = clock_();
+  timer_read();
+  move_queue(time);
   std::size_t count = 0;
   for (; count < out.size() && !told_.empty(); ++count) {
     out[count] = std::move(told_.front());
@@ -233,6 +232,7 @@ std::size_t PacedFabric::poll(std::span<FabricEvent> out) {
     ++count;
   }
   if (real > 0) move_queue(clock_());  // it may have been full
+  if (count == 0) note_idle_turn(time);
   return count;
 }
 

@@ -82,8 +82,8 @@ class PacedFabric final : public Fabric {
   void fail_queued(OutboundId outbound, std::string_view why);
   bool on_event(FabricEvent& event);
   void wake_at(Time now, Time when);
-  bool timer_runs();
-  void note_turn();
+  void timer_read();
+  void note_idle_turn(Time now);
 
   const std::unique_ptr<Fabric> real_;
   const Link link_options_;

@@ -195,6 +195,22 @@ TEST_F(PacedFabricTest, ARefusedPostIsWokenFor) {
   EXPECT_TRUE(post(1000));
 }
 
+// The write that says that all others have come is posted when they have.
+TEST_F(PacedFabricTest, APosterThatWaitsForCompletionsLosesNothing) {
+  start({.bytes_per_second = 10'000'000, .post_cost = microseconds(2)});
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(post(1000));
+    pass(microseconds(2));
+    drain();
+  }
+  while (done_ < 200) {
+    pass(microseconds(100));
+    drain();
+  }
+  EXPECT_TRUE(post(0));
+  EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
+}
+
 TEST_F(PacedFabricTest, ADemandThatWentAwayIsNotCaughtUp) {
   start({.post_cost = microseconds(1)});
   ASSERT_TRUE(post(1000));
@@ -202,6 +218,7 @@ TEST_F(PacedFabricTest, ADemandThatWentAwayIsNotCaughtUp) {
   ASSERT_FALSE(post(1000));  // and never tried again: its transfer was cancelled
   pollfd wait{.fd = fabric_->second_wait_fd(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&wait, 1, 10'000), 1);
+  pass(microseconds(1));
   for (int turns = 0; turns < 5; ++turns) fabric_->poll(events_);
   pass(milliseconds(100));
   EXPECT_EQ(post_all(1000), 1);
