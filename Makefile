@@ -89,8 +89,9 @@ sweep-small: configure ## the published experiment in small, emulated, every mod
 
 # Computed prefill of 8 x 16k tokens a second is more than the emulated GPUs have, so the article's grid has cached
 # prompts; the points that can be computed are a grid of their own. The published ways post block by block, as their source
-# says, and merged, as the article says. Then light and heavy points again without what one would blame: the price of a
-# descriptor, the limit of slots, both. And a real model, at rates that one core an instance carries.
+# says, and merged, as the article says. Then light and heavy points again, with runs of eight blocks (a half-worn
+# pool: blocks of eight times the tokens) and without what one would blame: the price of a descriptor, the limit of slots, both.
+# And a real model, at rates that one core an instance carries.
 SWEPT := build/sweep
 EMULATED := --point-seconds 8 --allow-void --goodput ttft:200 tpot:10
 CACHED := $(EMULATED) --prefill cached
@@ -105,10 +106,12 @@ sweep-grid: configure ## the article's grid, emulated (half an hour)
 	@$(BATON) sweep $(CACHED) --results-dir $(SWEPT)/grid
 	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot,second-token,goodput,handover
 
-PARTS := free-posting no-slot-limit neither computed
+PARTS := runs-of-eight free-posting no-slot-limit neither computed
 
-sweep-parts: configure ## a quarter of it without posting cost, without a slot limit, without both; and computed prefill (a quarter of an hour)
+sweep-parts: configure ## its ends: an eighth of the posts, free posts, no slot limit, neither; and computed prefill (a quarter of an hour)
 	@cmake --build --preset release -j $(JOBS) --target baton
+	@$(BATON) sweep $(CACHED) $(ENDS) --modes engine-loop-pull,threaded-pull,published-push,push \
+	  --serve-flag=--block-size --serve-flag=128 --results-dir $(SWEPT)/runs-of-eight
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes $(PAID) --posting-cost 0 --results-dir $(SWEPT)/free-posting
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes $(MERGED) --max-num-seqs 0 --results-dir $(SWEPT)/no-slot-limit
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes $(PAID) --posting-cost 0 --max-num-seqs 0 --results-dir $(SWEPT)/neither
