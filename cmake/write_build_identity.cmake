@@ -7,10 +7,18 @@ if(GIT)
   execute_process(COMMAND "${GIT}" rev-parse --show-prefix WORKING_DIRECTORY "${SOURCE}"
     RESULT_VARIABLE failed OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   if(NOT failed AND prefix STREQUAL "")
-    execute_process(COMMAND "${GIT}" --no-optional-locks describe --always --dirty --abbrev=12 WORKING_DIRECTORY "${SOURCE}"
+    # No tag in it: with one, a shallow clone, a full one and a later tag would name one source in three ways.
+    execute_process(COMMAND "${GIT}" --no-optional-locks describe --always --dirty --abbrev=12 --exclude=* WORKING_DIRECTORY "${SOURCE}"
       RESULT_VARIABLE failed OUTPUT_VARIABLE said OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     if(NOT failed AND said MATCHES "^[0-9A-Za-z._/-]+$")
       set(identity "${said}")
+      if(said MATCHES "-dirty$")  # unlike changes of one commit are unlike builds
+        execute_process(COMMAND "${GIT}" --no-optional-locks diff HEAD WORKING_DIRECTORY "${SOURCE}"
+          OUTPUT_VARIABLE changes ERROR_QUIET)
+        string(SHA1 hash "${changes}")
+        string(SUBSTRING "${hash}" 0 8 hash)
+        set(identity "${said}-${hash}")
+      endif()
     endif()
   endif()
 endif()

@@ -359,12 +359,14 @@ Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options,
   // Before the fabric is made, so that its errors do not hide the caller's.
   auto ok = check_options(options);
   if (ok) ok = layout::validate(geometry, layout::Whose::kOurs);
-  if (ok) ok = check_endpoints(options);
+  AgentOptions resolved = options;
+  if (ok) ok = resolve_fabric_address(resolved);
+  if (ok) ok = check_endpoints(resolved);
   if (!ok) return tl::unexpected(ok.error());
-  const PeerId id = make_peer_id(options);
-  auto fabric = fabric::make_fabric(fabric_choice(options));
+  const PeerId id = make_peer_id(resolved);
+  auto fabric = fabric::make_fabric(fabric_choice(resolved));
   if (!fabric) return tl::unexpected(fabric.error());
-  return make_agent(options, geometry, id, std::move(*fabric));
+  return make_agent(resolved, geometry, id, std::move(*fabric));
 }
 
 }  // namespace baton

@@ -260,8 +260,8 @@ TEST_F(SecurityTest, OtherHostsReachTheFabricsEndpointsWithKeysOnly) {
 }
 
 TEST_F(SecurityTest, KeysOpenTheFabricToOtherHostsAndInsecureIsWarnedAbout) {
-  const std::string name = routable_interface();
-  if (name.empty()) GTEST_SKIP() << "no interface of this host but loopback";
+  std::string name = routable_interface();
+  if (name.empty()) name = "0.0.0.0";  // a host that has loopback alone
   AgentOptions options = prefill(psk());
   options.fabric_address = name;
   EXPECT_EQ(created(options), "created");

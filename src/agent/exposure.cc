@@ -31,6 +31,20 @@ fabric::Choice fabric_choice(const AgentOptions& options) {
   return choice;
 }
 
+Status resolve_fabric_address(AgentOptions& options) {
+  const std::string& name = options.fabric_address;
+  if (options.fabric == "shm" || name.empty() || tcp::parse(name, 0)) return {};
+  const auto bound = fabric::libfabric::bound_address(fabric_choice(options).libfabric);
+  if (!bound || !*bound || **bound != name) return {};  // an interface, or a device
+  const auto address = tcp::resolve(name, 0);
+  if (!address) {
+    return fail(address.error().code,
+                fmt::format("fabric address '{}': {}", name, address.error().message));
+  }
+  options.fabric_address = address->host();
+  return {};
+}
+
 Result<std::optional<std::string>> exposed_endpoints(const AgentOptions& options) {
   if (options.fabric == "shm") return std::nullopt;
   const auto choice = fabric_choice(options);

@@ -15,6 +15,10 @@ namespace baton {
 // `host`; with efa, whose addresses are devices, to `fabric_address` or what the provider chooses.
 fabric::Choice fabric_choice(const AgentOptions& options);
 
+// Looks a fabric address that is a host name up, so that what is checked is what is bound, whatever
+// the resolver says next. Errors: a name that has no address.
+Status resolve_fabric_address(AgentOptions& options);
+
 // "'eth0' (10.0.0.2)" where endpoints of that fabric can be reached by other hosts, nothing where
 // they stay on this one (shm, loopback). Asks the system's resolver for a host name: never on the
 // owner thread. Errors: an unknown provider, an interface that is down, a name that has no address.

@@ -63,16 +63,19 @@ std::uint16_t Address::port() const {
   return 0;
 }
 
-std::string Address::to_string() const {
+std::string Address::host() const {
   char text[INET6_ADDRSTRLEN] = "";
   if (storage.ss_family == AF_INET) {
     ::inet_ntop(AF_INET, &as_v4(*this).sin_addr, text, sizeof(text));
-    return fmt::format("{}:{}", text, port());
-  }
-  if (storage.ss_family == AF_INET6) {
+  } else if (storage.ss_family == AF_INET6) {
     ::inet_ntop(AF_INET6, &as_v6(*this).sin6_addr, text, sizeof(text));
-    return fmt::format("[{}]:{}", text, port());
   }
+  return text;
+}
+
+std::string Address::to_string() const {
+  if (storage.ss_family == AF_INET) return fmt::format("{}:{}", host(), port());
+  if (storage.ss_family == AF_INET6) return fmt::format("[{}]:{}", host(), port());
   return "(no address)";
 }
 

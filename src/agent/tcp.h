@@ -26,6 +26,7 @@ struct Address {
   std::array<std::uint8_t, 16> bytes() const;
   std::uint16_t port() const;
   std::string to_string() const;  // "127.0.0.1:5600", "[::1]:5600"
+  std::string host() const;       // "127.0.0.1", "::1"; "": no address
 };
 
 // "127.0.0.1", "::1", "localhost", "" and "*" (all addresses). Nothing that would have to ask a

@@ -20,6 +20,7 @@ constexpr std::pair<std::string_view, Field> kFields[] = {
     {"baton_emulated_fill_seconds_total", &Counters::fill_time},
     {"baton_emulated_check_seconds_total", &Counters::check_time},
     {"baton_emulated_kv_faults_total", &Counters::kv_faults},
+    {"baton_pull_posting_timeouts_total", &Counters::posting_timeouts},
 };
 constexpr std::string_view kInfo = "baton_emulation_info";
 
@@ -99,6 +100,11 @@ std::string emulation_trouble(const Counters& c, double run_seconds) {
         "the cores were the limit: the link stood still for {:.2f} s of {:.1f} s "
         "although something waited for it",
         lost, run_seconds);
+  }
+  if (c.posting_timeouts.value_or(0) > 0) {
+    return fmt::format(
+        "{:.0f} steps went on before their reads were posted: no engine loop any more",
+        *c.posting_timeouts);
   }
   const double late = c.late_time.value_or(0), steps = c.step_time.value_or(0);
   if (late > kLateShare * steps) {

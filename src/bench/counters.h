@@ -12,9 +12,9 @@ namespace baton::bench {
 struct Counters {
   std::string profile;                     // "" unless it is emulated
   std::optional<double> scale, link_rate;  // bytes are divided by; bytes a second, after scaling
-  // Since the instance began; seconds but for the last one.
+  // Since the instance began; seconds but for the last two.
   std::optional<double> step_time, overrun_time, late_time, link_busy, link_lost, fill_time,
-      check_time, kv_faults;
+      check_time, kv_faults, posting_timeouts;
 };
 
 Counters parse_counters(std::string_view metrics_page);

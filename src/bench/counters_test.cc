@@ -74,6 +74,9 @@ TEST(Counters, say_when_this_machine_was_the_limit) {
   bad = c;
   bad.kv_faults = 2;
   EXPECT_THAT(emulation_trouble(bad, 10), HasSubstr("2 prompts arrived with wrong KV"));
+  bad = c;
+  bad.posting_timeouts = 3;
+  EXPECT_THAT(emulation_trouble(bad, 10), HasSubstr("3 steps went on before their reads"));
 }
 
 }  // namespace

@@ -83,10 +83,12 @@ std::string builds_in_words(const std::vector<ServerSaid>& servers) {
   std::set<std::string> builds;
   std::vector<std::string> words;
   for (const ServerSaid& server : servers) {
-    if (server.info.build.empty()) continue;
-    builds.insert(server.info.build);
-    words.push_back(server.side + " " + server.info.build);
+    const std::string build = server.info.build.empty() ? "unknown" : server.info.build;
+    builds.insert(build);
+    const std::string word = server.side + " " + build;
+    if (std::ranges::find(words, word) == words.end()) words.push_back(word);
   }
+  if (builds == std::set<std::string>{"unknown"}) return "";
   if (builds.size() == 1) return *builds.begin();
   return fmt::format("{}", fmt::join(words, ", "));
 }

@@ -13,9 +13,12 @@ namespace {
 // Quarters of two requests, at least.
 constexpr std::size_t kFewest = 8;
 constexpr double kClearlyLonger = 1.5;
-// Of the quickest answer. A server at 85 % of what it can do grows waits by up to 0.4 of it when
-// arrivals cluster (the published grid's single instance at 8 x 4k: 0.40), and loses them again.
-constexpr double kMoreThanNoise = 0.5;
+// Seconds that waits grow by in a second of arrivals. Servers that are asked for a share x more
+// than they can do fall behind by x seconds a second. What clustered arrivals do to those that keep
+// up does not grow with the run; in one of 8 s it has come to 0.05.
+constexpr double kOverload = 0.075;
+constexpr double kBetweenQuarters = 0.75;  // of the run, from the middle of the first to the last's
+constexpr double kMsPerSecond = 1000;
 
 std::optional<double> per_second(std::vector<Duration> moments) {
   const auto [first, last] = std::ranges::minmax_element(moments);
@@ -83,8 +86,9 @@ Arrivals arrivals_of(std::span<const RequestResult> results) {
 std::optional<bool> is_saturated(const Arrivals& a) {
   if (!a.offered_per_s || !a.quickest_ms || !a.first_quarter_ms || !a.last_quarter_ms) return {};
   const double grown = *a.last_quarter_ms - *a.first_quarter_ms;
+  const double run_ms = static_cast<double>(a.requests - 1) / *a.offered_per_s * kMsPerSecond;
   const bool waits_grew = *a.last_quarter_ms > kClearlyLonger * *a.first_quarter_ms &&
-                          grown > kMoreThanNoise * *a.quickest_ms;
+                          grown > kOverload * kBetweenQuarters * run_ms;
   if (waits_grew && a.open_at_last_arrival > a.open_if_quick) return true;
   return 2 * a.open_at_last_arrival > a.requests && a.open_at_last_arrival > 2 * a.open_if_quick;
 }

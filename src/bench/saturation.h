@@ -30,10 +30,10 @@ struct Arrivals {
 };
 Arrivals arrivals_of(std::span<const RequestResult> results);
 
-// Waits grew: the last quarter waited more than 1.5 times as long as the first and longer by half
-// of the quickest answer, and at the last arrival more were open than quick answers would leave. Or
-// hardly any ended: most requests were open then, and twice as many as quick answers would leave.
-// Absent: not known.
+// Waits grew: the last quarter waited more than 1.5 times as long as the first, and longer by more
+// than 7.5 % of the time between them (so far below what is asked is what the servers can do), and
+// at the last arrival more were open than quick answers would leave. Or hardly any ended: most
+// requests were open then, and twice as many as quick answers would leave. Absent: not known.
 std::optional<bool> is_saturated(const Arrivals& arrivals);
 
 // "waits for the second token from 67 ms (first quarter) to 603 ms (last), 11 of 64 requests open

@@ -111,9 +111,28 @@ TEST(Saturation, a_burst_in_which_the_last_ones_wait_for_each_other_is_none) {
     r.last = *r.first + milliseconds(1020);
   }
   const Arrivals a = arrivals_of(results);
-  EXPECT_GT(a.last_quarter_ms.value() - a.first_quarter_ms.value(), 0.5 * a.quickest_ms.value())
+  EXPECT_GT(a.last_quarter_ms.value() - a.first_quarter_ms.value(), 0.075 * 10'000)
       << "the waits alone would say that it is";
   EXPECT_EQ(is_saturated(a), false);
+}
+
+// P can do 9.1 a second of 10, and an answer takes 4 s: the growth is small beside an answer.
+TEST(Saturation, shows_however_long_the_answers_are) {
+  auto results = served(80, milliseconds(100), milliseconds(110));
+  for (RequestResult& r : results) *r.last += milliseconds(3000);
+  const Arrivals a = arrivals_of(results);
+  EXPECT_LT(a.last_quarter_ms.value() - a.first_quarter_ms.value(), 0.5 * a.quickest_ms.value());
+  EXPECT_EQ(is_saturated(a), true);
+}
+
+// The same growth of waits in a run ten times as long: no more than what clustered arrivals do.
+TEST(Saturation, of_a_long_run_asks_for_more_growth) {
+  auto results = served(80, milliseconds(1000), milliseconds(300));
+  for (std::size_t i = 40; i < 80; ++i) {
+    *results[i].second += milliseconds(600);
+    *results[i].last += milliseconds(600);
+  }
+  EXPECT_EQ(is_saturated(arrivals_of(results)), false);
 }
 
 TEST(Saturation, waits_of_a_few_milliseconds_may_double_without_one) {

@@ -29,6 +29,11 @@ void EngineCore::accept(std::unique_ptr<Sequence> owned) {
   const bool inserted = sequences_.emplace(sequence.request.id, std::move(owned)).second;
   BATON_CHECK(inserted, "request '{}' is accepted twice", sequence.request.id);
   if (transfer_of(sequence.request)) desk_->attach(sequence);
+  // None of what was kept is worth a read: the keeper is told, and a plain prompt is left.
+  if (prefix_of(sequence.request) && sequence.remote_tokens == 0) {
+    desk_->leave_prefix(sequence);
+    sequence.remote_done = true;
+  }
   scheduler_.enqueue(sequence);
 }
 
@@ -93,8 +98,7 @@ void EngineCore::start_remote(Sequence& sequence) {
   if (pulls() && options_.pull_loop == PullLoop::kEngine) wait_posted(sequence);
 }
 
-// P has by itself what was kept for it, or none of it is worth a read. The keeper is told, and
-// nobody waits for its answer.
+// P has by itself what was kept for it. The keeper is told, and nobody waits for its answer.
 void EngineCore::start_without_reading(Sequence& sequence) {
   desk_->leave_prefix(sequence);
   sequence.remote_done = true;
@@ -125,7 +129,9 @@ void EngineCore::compute_prefix(Sequence& sequence, std::string_view cause, std:
 void EngineCore::wait_posted(const Sequence& sequence) {
   const std::int64_t begin = now_ns();
   const auto at_most = std::chrono::ceil<std::chrono::milliseconds>(posting_left_);
-  if (!desk_->wait_posted(sequence, at_most)) metrics_.pull_posting_timeouts.add();
+  if (!desk_->wait_posted(sequence, at_most) && posting_left_ > Duration::zero()) {
+    metrics_.pull_posting_timeouts.add();  // once a step
+  }
   const std::int64_t end = now_ns();
   posting_left_ = std::max(Duration::zero(), posting_left_ - Duration(end - begin));
   metrics_.pull_posting_seconds.observe(seconds_between(begin, end));

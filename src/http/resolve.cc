@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <exception>
 #include <future>
 #include <memory>
 #include <system_error>
@@ -48,7 +49,14 @@ Result<Addresses> resolve_within(const std::string& host, Duration timeout, cons
   const auto answer = std::make_shared<std::promise<Result<Addresses>>>();
   auto answered = answer->get_future();
   try {
-    std::thread([answer, host, lookup] { answer->set_value(lookup(host)); }).detach();
+    std::thread([answer, host, lookup] {
+      try {
+        answer->set_value(lookup(host));
+      } catch (const std::exception& error) {  // no memory
+        answer->set_value(
+            fail(Errc::kResourceExhausted, fmt::format("host '{}': {}", host, error.what())));
+      }
+    }).detach();
   } catch (const std::system_error& error) {
     return fail(Errc::kResourceExhausted,
                 fmt::format("host '{}': no thread to look it up: {}", host, error.what()));

@@ -165,6 +165,7 @@ TEST_F(PairTest, DebugEndsWithoutPsRecordIfItDoesNotCome) {
   d().leg(0).say(first_chunk("One"));
   d().leg(0).done();
   EXPECT_TRUE(browser->ends());
+  EXPECT_THAT(browser->body(), HasSubstr(R"("prefill":null)"));
   EXPECT_THAT(browser->body(), HasSubstr("[DONE]"));
 }
 

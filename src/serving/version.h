@@ -8,8 +8,8 @@ namespace baton::serving {
 
 std::string version();       // "0.1.0"
 std::string version_body();  // JSON
-// As `git describe --always --dirty` had it at build time: "58af463c01ab", "...-dirty" where files
-// of the checkout had been changed; "unknown" of a source that is no git checkout.
+// The commit at build time: "58af463c01ab"; where files of the checkout had been changed,
+// "58af463c01ab-dirty-" and a hash of the changes; "unknown" of a source that is no git checkout.
 std::string build_identity();
 
 }  // namespace baton::serving

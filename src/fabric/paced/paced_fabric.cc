@@ -194,13 +194,14 @@ Status PacedFabric::refuse(std::string_view why) {
 }
 
 void PacedFabric::wake_at(Time now, Time when) {
-  if (armed_) return;
+  if (armed_ && armed_for_ <= when) return;
   const Duration wait = when - now;
   itimerspec spec{};
   spec.it_value.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(wait).count();
   spec.it_value.tv_nsec = (wait % std::chrono::seconds(1)).count();
   BATON_CHECK(::timerfd_settime(timer_.get(), 0, &spec, nullptr) == 0);
   armed_ = true;
+  armed_for_ = when;
 }
 
 void PacedFabric::timer_read() {
@@ -210,7 +211,7 @@ void PacedFabric::timer_read() {
 
 // A poster that is free, and for some turns was not asked for anything, stands still because there
 // is nothing to post.
-void PacedFabric::note_idle_turn(Time now) {
+void PacedFabric::note_turn(Time now) {
   if (posting_.free_at() > now) return;
   if (++missed_turns_ > kMissedTurnsMax) in_demand_ = false;
 }
@@ -232,7 +233,7 @@ std::size_t PacedFabric::poll(std::span<FabricEvent> out) {
     ++count;
   }
   if (real > 0) move_queue(clock_());  // it may have been full
-  if (count == 0) note_idle_turn(time);
+  note_turn(time);
   return count;
 }
 

@@ -7,7 +7,8 @@
 // turn on the link: the card's queue, as deep as the real fabric's. What comes before the poster is
 // done with the one before, or when the queue is full, is refused with kResourceExhausted; where no
 // completion follows that, second_wait_fd() becomes readable. A post that still waits here when its
-// outbound closes fails and is over: no byte of it moved. Beyond that, whatever the port promises
+// outbound closes fails and is over: no byte of it moved. So does, where it waited, one that the
+// offer's access does not grant. Beyond that, whatever the port promises
 // of operations, closing and fences is the real fabric's own promise. Bytes are seen at most one
 // write's time early, which is why `write_bytes_max` is what the link carries in kWriteTime.
 #pragma once
@@ -83,7 +84,7 @@ class PacedFabric final : public Fabric {
   bool on_event(FabricEvent& event);
   void wake_at(Time now, Time when);
   void timer_read();
-  void note_idle_turn(Time now);
+  void note_turn(Time now);
 
   const std::unique_ptr<Fabric> real_;
   const Link link_options_;
@@ -101,6 +102,7 @@ class PacedFabric final : public Fabric {
   bool in_demand_ = false;
   int missed_turns_ = 0;
   bool armed_ = false;
+  Time armed_for_{};
 };
 
 }  // namespace baton::fabric::paced

@@ -48,7 +48,7 @@ class PacedFabricTest : public ::testing::Test {
         break;
       }
       ++count;
-      drain();
+      done_ += static_cast<int>(fabric_->poll(events_));
     }
     return count;
   }
@@ -57,8 +57,8 @@ class PacedFabricTest : public ::testing::Test {
     int count = post_all(length);
     for (milliseconds at{0}; at < time; ++at) {
       pass(milliseconds(1));
-      drain();
       count += post_all(length);
+      drain();
     }
     return count;
   }
@@ -108,7 +108,7 @@ TEST_F(PacedFabricTest, APosterThatWaitsForTheLinkLosesNothing) {
   // 100 us of link, 2 us of posting. Until the second post came the link had nothing to do.
   const int posts = posts_in(milliseconds(100), 1000);
   EXPECT_EQ(done_, 992);
-  EXPECT_EQ(posts, 992 + kQueue);
+  EXPECT_EQ(posts, 982 + kQueue);  // the last ten left the queue after the last post
   EXPECT_EQ(metrics_.posting_nanoseconds.value(), 2'000U * static_cast<unsigned>(posts));
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);
 }
@@ -205,7 +205,7 @@ TEST_F(PacedFabricTest, APosterThatWaitsForCompletionsLosesNothing) {
   }
   while (done_ < 200) {
     pass(microseconds(100));
-    drain();
+    done_ += static_cast<int>(fabric_->poll(events_));
   }
   EXPECT_TRUE(post(0));
   EXPECT_EQ(metrics_.lost_nanoseconds.value(), 0U);

@@ -129,8 +129,8 @@ const Detail = (() => {
         words: `${Scales.number(all)} ms${inNoPart(unnamed)}, queue ${Scales.number(queue)} ms`};
     }));
     colourKey(parent, [WAITS[0], ...PHASES]);
-    html(parent, "p", "post: until the link has taken the last write, so that waiting for an emulated link is in it; wire: what is " +
-      "left until D has the last byte.", {class: "hint"});
+    html(parent, "p", "post: from the first write or read to the last; wire: what is left until D has the last byte, which is the link " +
+      "and the waiting for it.", {class: "hint"});
   }
 
   // Of those whose servers told of it: results of local, and older ones, say nothing of the way in and out.
