@@ -147,7 +147,7 @@ def print_timelines(lines, mode):
     for line in lines:
         ms = ["-" if line["ms"][name] is None else f"{line['ms'][name]:.2f}" for name in names]
         print(f"  {line['transfer_id'][:8]}{line['prompt_tokens']:>8}{line['bytes'] / 2**20:>7.2f}{line['writes']:>8}"
-              f"{ms[0]:>12}" + "".join(f"{text:>9}" for text in ms[1:]))
+              f"{ms[0]:>12}" + "".join(f" {text:>8}" for text in ms[1:]))
 
 
 def disaggregated(args):

@@ -131,7 +131,10 @@ Result<engine::KvCache> cache_like(const InstanceInfo& decode) {
 // reason, and the registration is taken back.
 Check shake_hands(Agent& agent, const PeerAddress& peer, const InstanceInfo& decode,
                   Duration timeout) {
-  const char* remedy = "the text names the field and both values: make them alike on both sides";
+  const char* remedy =
+      "the text names the field and both values: make them alike on both sides; where it is TLS, "
+      "give "
+      "the doctor the keys that the instances have (--kv-psk-file, or --kv-tls-cert and its like)";
   Registration registration;
   registration.transfer = TransferId::random();
   registration.attempt = 1;
