@@ -38,7 +38,7 @@ Status resolve_fabric_address(AgentOptions& options) {
   if (!bound || !*bound || **bound != name) return {};  // an interface, or a device
   const auto address = tcp::resolve(name, 0);
   if (!address) {
-    return fail(address.error().code,
+    return fail(Errc::kInvalidArgument,
                 fmt::format("fabric address '{}': {}", name, address.error().message));
   }
   options.fabric_address = address->host();
@@ -65,8 +65,9 @@ Status check_endpoints(const AgentOptions& options) {
   if (options.security.insecure || has_keys(options.security)) return {};
   const auto exposed = exposed_endpoints(options);
   if (!exposed) {
-    return fail(exposed.error().code,
-                fmt::format("whether other hosts can reach fabric address '{}' is not known: {}",
+    return fail(Errc::kInvalidArgument,
+                fmt::format("whether other hosts can reach {} '{}' is not known: {}",
+                            options.fabric_address.empty() ? "host" : "fabric address",
                             fabric_choice(options).libfabric.address, exposed.error().message));
   }
   if (!*exposed) return {};

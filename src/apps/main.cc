@@ -1,6 +1,8 @@
 // The `baton` command line: flags and wiring only. What the commands do is in serving/.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -106,7 +108,8 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--max-num-seqs", options.max_num_seqs, "requests that run at once; default: 64");
   app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
                  "tokens a step; longer prompts are cut into chunks; default: 512");
-  app.add_option("--threads", options.threads, "compute threads; default: one a core");
+  app.add_option("--threads", options.threads, "compute threads; default (0): one a core")
+      ->check(CLI::Range(0, 1024));
   app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes,
                  "at most this much KV cache; default: 1 GiB");
   app.add_flag(
@@ -377,9 +380,7 @@ int report(const CLI::App& app, const CLI::ParseError& error) {
   return static_cast<int>(Exit::kUsage);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app(kAbout, "baton");
   app.footer(kFooter);
   app.set_version_flag("--version", "baton " + baton::serving::version() + " (build " +
@@ -430,4 +431,19 @@ int main(int argc, char** argv) {
     exit = baton::serving::run_up(up_options);
   }
   return static_cast<int>(exit);
+}
+
+}  // namespace
+
+// What nothing else has turned into a sentence, such as memory or threads that cannot be had.
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("baton: out of memory\n", stderr);
+    return static_cast<int>(Exit::kOther);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "baton: %s\n", error.what());
+    return static_cast<int>(Exit::kOther);
+  }
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "bench/goodput.h"
 #include "bench/summary.h"
@@ -10,6 +11,9 @@
 
 namespace baton::bench {
 namespace {
+
+constexpr std::uint32_t kTokensMax = 10'000'000;
+constexpr std::uint32_t kPromptsMax = 1'000'000;
 
 tl::unexpected<Error> bad(std::string_view flag, std::string_view wanted, std::string_view value) {
   return fail(Errc::kInvalidArgument,
@@ -31,8 +35,13 @@ Status check_dataset(const BenchOptions& o) {
                             "and it is random",
                             o.dataset_path));
   }
-  if (o.random_input_len == 0) return bad("--random-input-len", "at least 1", "0");
-  if (o.random_output_len == 0) return bad("--random-output-len", "at least 1", "0");
+  for (const auto& [flag, value, least] : {std::tuple{"--random-input-len", o.random_input_len, 1U},
+                                           {"--random-output-len", o.random_output_len, 1U},
+                                           {"--random-prefix-len", o.random_prefix_len, 0U}}) {
+    if (value < least || value > kTokensMax) {
+      return bad(flag, fmt::format("from {} to {}", least, kTokensMax), std::to_string(value));
+    }
+  }
   if (!(o.random_range_ratio >= 0 && o.random_range_ratio < 1)) {
     return bad("--random-range-ratio", "at least 0 and below 1",
                fmt::format("{}", o.random_range_ratio));
@@ -47,7 +56,10 @@ Status check_dataset(const BenchOptions& o) {
 }
 
 Status check_load(const BenchOptions& o) {
-  if (o.num_prompts == 0) return bad("--num-prompts", "at least 1", "0");
+  if (o.num_prompts == 0 || o.num_prompts > kPromptsMax) {
+    return bad("--num-prompts", fmt::format("from 1 to {}", kPromptsMax),
+               std::to_string(o.num_prompts));
+  }
   if (!(o.request_rate > 0)) {
     return bad("--request-rate", "above 0, or inf", fmt::format("{}", o.request_rate));
   }

@@ -25,6 +25,8 @@ using serving::Exit;
 
 namespace {
 
+constexpr std::size_t kTransferRecordsMax = 1 << 20;  // of `baton serve --transfer-records`
+
 constexpr char kSweep[] = "baton sweep";
 
 double minutes(Duration d) {
@@ -46,6 +48,12 @@ class Sweep {
     std::vector<SweepPoint> left;
     for (SweepPoint& point : points_) {
       const std::string path = result_of(point, options_, ".json");
+      std::error_code error;
+      const auto kind = std::filesystem::status(path, error).type();
+      using Kind = std::filesystem::file_type;
+      if (kind != Kind::not_found && kind != Kind::regular) {
+        return fail(Errc::kInvalidArgument, fmt::format("'{}' is there and is no file", path));
+      }
       std::ifstream file(path, std::ios::binary);
       const std::string text((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
@@ -129,7 +137,6 @@ class Sweep {
   // Why the point is void, "" if it counts.
   Result<std::string> run_point(const SweepPoint& point) {
     const std::string log = result_of(point, options_, ".log");
-    std::filesystem::create_directories(options_.results_dir);
     std::ofstream(log, std::ios::trunc).close();
     auto servers = SweepServers::start(*find_mode(point.mode), options_, log);
     if (!servers) return tl::unexpected<Error>(servers.error());
@@ -247,6 +254,13 @@ Exit run_sweep(const SweepOptions& as_given) {
     options.transfer_records =
         std::max(options.transfer_records, std::size_t{point.num_prompts} + options.num_warmups);
   }
+  if (options.transfer_records > kTransferRecordsMax) {
+    complain(kSweep, fmt::format("a point has {} requests (--qps-list x --point-seconds, "
+                                 "--min-prompts, --num-warmups), and servers keep records of at "
+                                 "most {}",
+                                 options.transfer_records, kTransferRecordsMax));
+    return Exit::kUsage;
+  }
   Sweep sweep(options, std::move(points));
   if (Status skipped = sweep.skip_finished(); !skipped) {
     complain(kSweep, skipped.error().message);
@@ -256,6 +270,13 @@ Exit run_sweep(const SweepOptions& as_given) {
   if (options.dry_run) {
     sweep.say_how();
     return Exit::kOk;
+  }
+  std::error_code error;
+  std::filesystem::create_directories(options.results_dir, error);
+  if (error) {
+    complain(kSweep, fmt::format("--results-dir '{}' cannot be made: {}", options.results_dir,
+                                 error.message()));
+    return Exit::kUsage;
   }
   return sweep.run();
 }

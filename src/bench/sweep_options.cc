@@ -13,6 +13,8 @@
 namespace baton::bench {
 namespace {
 
+constexpr std::uint32_t kIterationsMax = 1000;
+
 tl::unexpected<Error> bad(std::string_view flag, std::string_view wanted, std::string_view value) {
   return fail(Errc::kInvalidArgument,
               fmt::format("{} must be {}, and is '{}'", flag, wanted, value));
@@ -63,7 +65,10 @@ Status check_choices(const SweepOptions& o) {
   if (Status s = one_of("--backend", o.backend, "timed", "cpu"); !s) return s;
   if (Status s = one_of("--prefill", o.prefill, "computed", "cached"); !s) return s;
   if (Status s = one_of("--first-token", o.first_token, "decode", "prefill"); !s) return s;
-  if (o.iterations == 0) return bad("--iterations", "at least 1", "0");
+  if (o.iterations == 0 || o.iterations > kIterationsMax) {
+    return bad("--iterations", fmt::format("from 1 to {}", kIterationsMax),
+               std::to_string(o.iterations));
+  }
   if (!(o.point_seconds > 0 && o.point_seconds <= 86400)) {
     return bad("--point-seconds", "above 0 and at most 86400", fmt::format("{}", o.point_seconds));
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -208,6 +209,10 @@ Result<std::vector<TraceRow>> read_rows(Lines& lines, std::size_t limit, ParseRo
 }
 
 Result<std::string> read_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return fail(Errc::kInvalidArgument, fmt::format("--dataset-path: '{}' is a folder", path));
+  }
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file.is_open() || file.bad()) {

@@ -43,13 +43,14 @@ std::string peer_of(const tcp::socket& socket) {
 
 struct Refusal {
   int status = 400;
-  std::string_view message;
+  std::string message;
 };
 
-Refusal refusal_of(const error_code& error) {
+Refusal refusal_of(const error_code& error, std::size_t body_limit) {
   namespace http = beast::http;
   if (error == http::error::header_limit) return {431, "the request's header is too long"};
-  if (error == http::error::body_limit) return {413, "the request's body is too long"};
+  if (error == http::error::body_limit)
+    return {413, fmt::format("the request's body is longer than {} bytes", body_limit)};
   return {400, "the request is not well-formed HTTP/1.1"};
 }
 
@@ -204,7 +205,7 @@ void ServerConnection::parse() {
       error = {};
       break;
     }
-    if (error) return refuse(refusal_of(error));
+    if (error) return refuse(refusal_of(error, core_->options.body_limit));
     if (used == 0) break;
   }
   if (parser_->is_done()) return answer_request();

@@ -50,7 +50,9 @@ Shape shape_of(std::string_view text) {
 std::string reason(const std::exception& error) {
   const std::string_view text = error.what();
   const std::size_t end = text.find("] ");
-  return std::string(end == std::string_view::npos ? text : text.substr(end + 2));
+  constexpr std::size_t kMost = 300;  // it quotes what it could not read
+  const std::string_view words = end == std::string_view::npos ? text : text.substr(end + 2);
+  return std::string(words.substr(0, kMost)) + (words.size() > kMost ? "..." : "");
 }
 
 }  // namespace

@@ -345,6 +345,16 @@ def command_lines(small, truncated, random_file, taken):
         "up with a port in use": (["up", small, "--port", taken], LISTEN, [str(taken), "in use"]),
         "up with missing weights": (["up", "/nowhere/model.gguf"], MODEL, ["/nowhere/model.gguf"]),
         "up with an unknown flag": (["up", small, "--quick"], USAGE, ["--quick"]),
+        "more threads than can be": (serve(small, "--threads", 100000), USAGE, ["--threads", "100000"]),
+        "a fabric address that is none": (serve(small, "--fabric", "libfabric", "--fabric-address", "999.1.1.1",
+                                                config=push()), USAGE, ["fabric address", "999.1.1.1"]),
+        "sweep into a file": (["sweep", "--results-dir", random_file], USAGE, ["--results-dir", str(random_file)]),
+        "sweep without an end": (["sweep", "--dry-run", "--iterations", 100000], USAGE, ["--iterations", "100000"]),
+        "sweep of too many requests": (["sweep", "--dry-run", "--qps-list", 100000], USAGE, ["--qps-list", "3000002"]),
+        "bench with too many requests": (["bench", "serve", "--num-prompts", 4000000000], USAGE,
+                                         ["--num-prompts", "4000000000"]),
+        "bench with too long prompts": (["bench", "serve", "--random-input-len", 4000000000], USAGE,
+                                        ["--random-input-len", "4000000000"]),
     }
 
 
