@@ -129,7 +129,7 @@ sweep-real: configure ## a real model (SmolLM2), one core an instance (8 minutes
 # What CI has no time for on two cores.
 LONG := ^(netns|netns_deploy|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_chat_turns_long)$$
 
-check: setup ## what CI runs: format and rooms, all tests, fuzzers, sanitizers, soak, simulator
+check: setup ## what CI runs: format and rooms, all but the longest tests, fuzzers, sanitizers, soak, simulator
 	@tools/tidy --fast
 	@$(MAKE) --no-print-directory build
 	@ctest --preset release -j $(JOBS) -E '$(LONG)'

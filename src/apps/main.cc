@@ -170,13 +170,19 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options) {
   add_timed_flags(*serve, options);
   serve->add_option("--tensor-parallel-size", options.tensor_parallel_size, "1 in this release")
       ->capture_default_str();
-  serve->add_option(
-      "--kv-transfer-config", options.kv_transfer_config,
-      "JSON with vLLM's keys. kv_connector: BatonConnector or NixlPushConnector (push),\n"
-      "BatonPullConnector or NixlConnector (pull), the same kind on both sides; kv_role:\n"
-      "kv_producer (prefill), kv_consumer (decode), kv_both; engine_id; kv_ip and kv_port of the\n"
-      "control channel (default 127.0.0.1, any free port); kv_load_failure_policy: fail, "
-      "recompute");
+  serve
+      ->add_option(
+          "--kv-transfer-config", options.kv_transfer_config,
+          "JSON with vLLM's keys. kv_connector: BatonConnector or NixlPushConnector (push),\n"
+          "BatonPullConnector or NixlConnector (pull), the same kind on both sides; kv_role:\n"
+          "kv_producer (prefill), kv_consumer (decode), kv_both; engine_id; kv_ip and kv_port of "
+          "the\n"
+          "control channel (default 127.0.0.1, any free port); kv_load_failure_policy: fail, "
+          "recompute")
+      ->check([](const std::string& text) {  // a shell's variable that is not set
+        return text.empty() ? std::string("is empty; without a hand-over leave the flag out")
+                            : std::string();
+      });
   serve
       ->add_option("--drain-timeout", options.drain_timeout,
                    "seconds that running requests may take after SIGTERM")

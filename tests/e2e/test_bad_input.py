@@ -345,6 +345,7 @@ def command_lines(small, truncated, random_file, taken):
         "up with a port in use": (["up", small, "--port", taken], LISTEN, [str(taken), "in use"]),
         "up with missing weights": (["up", "/nowhere/model.gguf"], MODEL, ["/nowhere/model.gguf"]),
         "up with an unknown flag": (["up", small, "--quick"], USAGE, ["--quick"]),
+        "a hand-over of nothing": (serve(small, "--kv-transfer-config", ""), USAGE, ["--kv-transfer-config", "empty"]),
         "more threads than can be": (serve(small, "--threads", 100000), USAGE, ["--threads", "100000"]),
         "a fabric address that is none": (serve(small, "--fabric", "libfabric", "--fabric-address", "999.1.1.1",
                                                 config=push()), USAGE, ["fabric address", "999.1.1.1"]),
