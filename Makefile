@@ -72,7 +72,7 @@ soak-long: build ## the same, 1,000 rounds: 480 on shm, 480 on libfabric, 40 cut
 sim: configure ## the simulator, CI's share: every pair of events, 20,000 random worlds (2 minutes)
 	@cmake --build --preset release -j $(JOBS) --target sim && $(BUILD)/src/sim/sim --report build/sim/report.json
 
-sim-long: configure ## the same, more than a million schedules (about half an hour)
+sim-long: configure ## the same, two million schedules (a quarter of an hour)
 	@cmake --build --preset release -j $(JOBS) --target sim && \
 	  $(BUILD)/src/sim/sim --preset long --report build/sim/report.json
 

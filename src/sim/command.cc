@@ -84,7 +84,7 @@ CampaignOptions campaign_for(const SimOptions& o) {
   out.samples = 30;
   out.large_every = 250;
   if (o.preset == "long") {
-    out.seeds = 400'000;
+    out.seeds = 200'000;
     out.samples = 2'000;
     out.large_every = 500;
   }
