@@ -88,6 +88,15 @@ class BidirectionalTest : public ::testing::Test {
     d.wait();
     p.wait();
   }
+  // Each of 7 blocks; the oldest goes for the third.
+  void expect_two_of_three_answers_kept() {
+    for (const std::uint32_t turn : {1U, 2U, 3U}) {
+      Request request = first_request(turn);
+      first_turn(request);
+      first_.high = ++second_.high;
+      EXPECT_TRUE(eventually([&] { return decode_->blocks().used == std::min(turn, 2U) * 7; }));
+    }
+  }
   void expect_whole() {
     EXPECT_TRUE(all_blocks_free(*prefill_));
     EXPECT_TRUE(all_blocks_free(*decode_));
@@ -247,12 +256,7 @@ TEST_F(BidirectionalTest, NoMoreIsKeptThanMayBeAndTheOldestGoes) {
   EngineOptions d = both_ways();
   d.kept_blocks_max = 15;  // of answers of 7 blocks, two
   start(d);
-  for (const std::uint32_t turn : {1U, 2U, 3U}) {
-    Request request = first_request(turn);
-    first_turn(request);
-    first_.high = ++second_.high;
-    EXPECT_TRUE(eventually([&] { return decode_->blocks().used == std::min(turn, 2U) * 7; }));
-  }
+  expect_two_of_three_answers_kept();
   EXPECT_EQ(decode_->metrics().blocks_kept.value(), 14);
   Request large = make_request("r", make_prompt(4, 60), 10);
   large.keep_blocks = true;
@@ -268,12 +272,7 @@ TEST_F(BidirectionalTest, NoMoreAnswersAreKeptThanHalfOfTheTransfers) {
   EngineOptions d = both_ways();
   d.agent->transfers_max = 4;
   start(d);
-  for (const std::uint32_t turn : {1U, 2U, 3U}) {
-    Request request = first_request(turn);
-    first_turn(request);
-    first_.high = ++second_.high;
-    EXPECT_TRUE(eventually([&] { return decode_->blocks().used == std::min(turn, 2U) * 7; }));
-  }
+  expect_two_of_three_answers_kept();
 }
 
 // A block that several answers begin with is one block.

@@ -197,6 +197,32 @@ TEST_F(PullTest, ANewGrantKeepsWhatWasRead) {
   EXPECT_EQ(d_port.reads_ever.size(), 2U);  // [I8]
 }
 
+TEST_F(PullTest, ANewGrantGoesOnWhereReadingWas) {
+  d_config.write_bytes_max = 64;  // a read a block and layer
+  d_port.room = 3;
+  start();
+  ready({0, 8}, {1, 2});
+  fetch_two();
+  exchange();
+  ASSERT_EQ(d_port.reads_ever.size(), 3U);
+  d_port.room = 0;  // the fabric is full of others' reads when these are done
+  finish_reads();
+  ASSERT_EQ(d_port.reads_ever.size(), 3U);
+  wire::Stopped again;
+  again.key = {kId, {0, 1}, {0, 0}, 1};
+  again.drained = again.again = true;
+  wire::Encoder encoder;
+  p_port.send(link, encoder.encode(again));
+  exchange();
+  d_port.room = 1000;
+  pass(milliseconds(500));
+  finish_reads();
+  exchange();
+  pass(milliseconds(500));
+  EXPECT_EQ(d_event().outcome, Outcome::kDone);
+  EXPECT_EQ(d_port.reads_ever.size(), 4U);  // [I8]
+}
+
 // ---- what was read counts only if it stood still ----
 
 TEST_F(PullTest, WhatWasReadPastTheLeaseIsDiscarded) {

@@ -84,6 +84,12 @@ class Pair final : public Engines {
     match();
     pass(milliseconds(400));
   }
+  void lose_the_stop_after_a_piece() {
+    match_long_ago();
+    p().compute_piece(kId, 4, std::nullopt);
+    pass(milliseconds(30));
+    lose(MessageType::kStopped);
+  }
   void cancel_at_d() {
     d().submit([](Process& self, Time now) { self.decode->cancel(kId, now); });
     d().turn();
@@ -289,13 +295,7 @@ const Row kMoreRows[] = {
      },
      &Pair::finish},
     {BoundId::kRegisteredMessageLost, Side::kDecode, Cause::kCancelledByPeer,
-     [](Pair& x) {
-       x.match_long_ago();
-       x.p().compute_piece(kId, 4, std::nullopt);
-       x.pass(milliseconds(30));
-       x.lose(MessageType::kStopped);
-     },
-     &Pair::cancel_at_p},
+     &Pair::lose_the_stop_after_a_piece, &Pair::cancel_at_p},
     {BoundId::kRegisteredComputing, Side::kDecode, Cause::kDeadline, &Pair::expect,
      &Pair::register_blocks, [](Settings& s) { s.transfer_total = 4 * s.transfer_timeout; }},
     {BoundId::kWithdrawingPeerLost, Side::kDecode, Cause::kCancelledHere,
@@ -415,13 +415,7 @@ const Row kMoreRows[] = {
      },
      &Pair::cancel_at_d},
     {BoundId::kCancelLost, Side::kDecode, Cause::kCancelledByPeer,
-     [](Pair& x) {
-       x.match_long_ago();
-       x.p().compute_piece(kId, 4, std::nullopt);
-       x.pass(milliseconds(30));
-       x.lose(MessageType::kStopped);
-     },
-     &Pair::cancel_at_p},
+     &Pair::lose_the_stop_after_a_piece, &Pair::cancel_at_p},
 };
 
 // Rows without a world above, and the test that tries each.
