@@ -26,7 +26,7 @@ demo: configure ## P, D and router with a real model, all checked (FABRIC=auto, 
 	@$(PYTHON) demo/demo.py --baton $(BUILD)/src/apps/baton --fabric $(FABRIC) --mode $(MODE)
 
 test: build ## all tests but the long proofs (fuzzers, sanitizers, soak)
-	@ctest --preset release -j $(JOBS) -LE proof
+	@tools/ctest -j $(JOBS) -LE proof
 
 bench: build ## the hand-over's budgets, measured in one run
 	@$(PYTHON) bench/run.py --build $(BUILD)
@@ -132,10 +132,10 @@ LONG := ^(netns|netns_deploy|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_ch
 check: setup ## what CI runs: format and rooms, all but the longest tests, fuzzers, sanitizers, soak, simulator
 	@tools/tidy --fast
 	@$(MAKE) --no-print-directory build
-	@ctest --preset release -j $(JOBS) -E '$(LONG)'
+	@tools/ctest -j $(JOBS) -E '$(LONG)'
 
 check-long: tidy-core build ## the same with clang-tidy, guidellm and the suites that CI has no time for
-	@ctest --preset release -j $(JOBS)
+	@tools/ctest -j $(JOBS)
 	@$(MAKE) --no-print-directory guidellm
 
 clean: ## remove build outputs (the model stays)

@@ -436,10 +436,14 @@ class Stack:
         return [*self.prefill, *self.decode]
 
     def router_ready(self):
+        """The router has all that run: it is healthy as soon as it has one of each stage."""
         if not self.router.running():
             raise AssertionError(f"the router ended while it started\n{self.router.output}")
+        running = {f"http://{HOST}:{instance.port}" for instance in self.instances if instance.running()}
         with contextlib.suppress(OSError, http.client.HTTPException):
-            return request(self.port, "GET", "/health", timeout=5).status == 200
+            listed = request(self.port, "GET", "/baton/upstreams", timeout=5).json["upstreams"]
+            healthy = request(self.port, "GET", "/health", timeout=5).status == 200
+            return healthy and running <= {one["url"] for one in listed if one["up"]}
         return False
 
     def wait_router_ready(self, limit=30.0):

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "serving/router.h"
 #include "serving/testing/browse.h"
 #include "serving/testing/fake_instance.h"
+#include "serving/upstream_list.h"
 
 namespace baton::serving::testing {
 
@@ -61,7 +63,13 @@ class RouterTest : public ::testing::Test {
     for (const auto& instance : prefill_) options.upstreams.prefill.push_back(instance->url());
     for (const auto& instance : decode_) options.upstreams.decode.push_back(instance->url());
     router_ = std::move(Router::start(std::move(options)).value());
-    ASSERT_TRUE(eventually([this] { return router_->ready(); }));
+    ASSERT_TRUE(eventually([this] { return all_up(); }));
+  }
+  // More than ready(), which one of each stage is enough for.
+  bool all_up() {
+    const auto listed = parse_upstreams(get(router_->port(), "/baton/upstreams").body);
+    return listed && std::all_of(listed->begin(), listed->end(),
+                                 [](const UpstreamEntry& entry) { return entry.up; });
   }
   std::unique_ptr<Browser> ask(std::string body, const std::string& path = "/v1/completions",
                                http::Headers headers = {}) {
