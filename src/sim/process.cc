@@ -405,7 +405,22 @@ void Process::check_done(const Event& event, Held& held) {
   }
   if (event.blocks_verified > 0) world_.journal.mark(Mark::verified);
   if (metrics.retransmits.value() > 0) world_.journal.mark(Mark::done_after_resend);
+  if (held.announcement != 0) check_vouched(event, held);
   check_received({event.transfer, event.attempt}, "when told");
+}
+
+// Pull: D may use what it read only if P still held it when D said so. Whether the bytes were
+// overwritten since is chance.
+void Process::check_vouched(const Event& event, const Held& held) const {
+  if (held.peer == UINT32_MAX) return;
+  const auto& prompts = world_.process(held.peer).prompts_;
+  const auto found = prompts.find(event.transfer);
+  if (found == prompts.end() || found->second.announcement != held.announcement) return;
+  const Prompt& p = found->second;
+  if (!p.over || p.outcome == Outcome::kDone) return;
+  fault(Checker::kLease,
+        fmt::format("what was read of transfer {} was used, and P had ended it as {}",
+                    event.transfer.low, to_string(p.outcome)));
 }
 
 // What the agent holds back and what the engine has not got back are the same blocks. Events under
@@ -551,6 +566,7 @@ void Process::on_prefill_event(const Event& event) {
   if (event.cause == Cause::kLeaseExpired) world_.journal.mark(Mark::lease_expired);
   check_lease(event, p);
   p.over = true;
+  p.outcome = event.outcome;
   --open_prompts_;
   for (const BlockId block : p.blocks) {  // [I2]: unread from here on
     if (posted_of_[block] != 0) {

@@ -149,6 +149,7 @@ class Process final : public handover::Port {
     std::vector<BlockId> had;  // once they were given back
     bool handed_in = false;
     bool over = false;
+    Outcome outcome = Outcome::kDone;  // once it is over
     bool last = false;
     // Between these two ends the lease, on this process' clock.
     Time renewed_surely{};
@@ -179,6 +180,7 @@ class Process final : public handover::Port {
   void on_decode_event(const Event& event);
   void on_prefill_event(const Event& event);
   void check_done(const Event& event, Held& held);
+  void check_vouched(const Event& event, const Held& held) const;
   void check_lease(const Event& event, const Prompt& p);
   void mark_cause(const Event& event) const;
   void watch(const wire::Frame& frame);
