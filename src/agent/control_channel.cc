@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "base/check.h"
+#include "base/failure_log.h"
 
 namespace baton {
 namespace {
@@ -145,6 +147,8 @@ void ControlChannel::accept_some(Time now) {
       // Out of descriptors or memory: the connection stays in the backlog and the listener stays
       // readable, so look away for a while instead of spinning.
       if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        log::failure(log::Level::kError, "cannot_accept",
+                     {{"text", std::generic_category().message(error)}});
         pause_accepting(now);
       }
       if (would_block(error) || !accepting_) return;

@@ -1,5 +1,6 @@
 // The `baton` command line: flags and wiring only. What the commands do is in serving/.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -72,6 +73,17 @@ void add_transfer_records(CLI::App& app, std::size_t& records) {
       ->capture_default_str();
 }
 
+// 0 would be taken for "not given", and what is beyond 64 bits for the largest number.
+const CLI::Validator kAtLeastOne(
+    [](std::string& text) -> std::string {
+      std::uint64_t value = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      if (error == std::errc::result_out_of_range) return "is beyond 64 bits: " + text;
+      const bool is_zero = error == std::errc() && end == text.data() + text.size() && value == 0;
+      return is_zero ? "must be at least 1, and is 0" : "";
+    },
+    "");
+
 // Of an instance that computes nothing.
 void add_timed_flags(CLI::App& app, ServeOptions& options) {
   app.add_option("--backend", options.backend,
@@ -104,14 +116,18 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--block-size", options.block_size, "tokens a KV block")->capture_default_str();
   app.add_option("--max-model-len", options.max_model_len,
-                 "context in tokens; default: the model's");
-  app.add_option("--max-num-seqs", options.max_num_seqs, "requests that run at once; default: 64");
+                 "context in tokens; default: the model's")
+      ->check(kAtLeastOne);
+  app.add_option("--max-num-seqs", options.max_num_seqs, "requests that run at once; default: 64")
+      ->check(kAtLeastOne);
   app.add_option("--max-num-batched-tokens", options.max_num_batched_tokens,
-                 "tokens a step; longer prompts are cut into chunks; default: 512");
+                 "tokens a step; longer prompts are cut into chunks; default: 512")
+      ->check(kAtLeastOne);
   app.add_option("--threads", options.threads, "compute threads; default (0): one a core")
       ->check(CLI::Range(0, 1024));
   app.add_option("--kv-cache-memory-bytes", options.kv_cache_bytes,
-                 "at most this much KV cache; default: 1 GiB");
+                 "at most this much KV cache; default: 1 GiB")
+      ->check(kAtLeastOne);
   app.add_flag(
       "--enable-prefix-caching,!--no-enable-prefix-caching", options.prefix_caching,
       "requests that begin alike share the KV of their beginning (default); what a decode\n"

@@ -182,7 +182,7 @@ struct DecodeSide::Impl {
   void fail_other_incarnations(std::uint32_t index, Time now);
   void on_goodbye(std::uint32_t index, const wire::Goodbye& goodbye, Time now);
   void refuse_peer(std::uint32_t index, const std::string& field, const std::string& ours,
-                   const std::string& theirs, Time now);
+                   const std::string& theirs, Time now, std::string_view we = "ours is");
   void send_hello(std::uint32_t index, Time now);
   void send_offer(std::uint32_t index, Time now);
   void offer_again(std::uint32_t index, Time now);

@@ -201,7 +201,8 @@ void DecodeSide::Impl::send_hello(std::uint32_t index, Time now) {
 }
 
 void DecodeSide::Impl::refuse_peer(std::uint32_t index, const std::string& field,
-                                   const std::string& ours, const std::string& theirs, Time now) {
+                                   const std::string& ours, const std::string& theirs, Time now,
+                                   std::string_view we) {
   wire::Refuse message;
   message.field = field;
   message.ours = ours;
@@ -210,7 +211,7 @@ void DecodeSide::Impl::refuse_peer(std::uint32_t index, const std::string& field
   send(peers[index], message, now);
   metrics.refused_peers.add();
   give_up(index, Cause::kRefused,
-          fmt::format("handshake refused: {}: ours is {}, theirs is {}", field, ours, theirs), now);
+          fmt::format("handshake refused: {}: {} {}, theirs is {}", field, we, ours, theirs), now);
 }
 
 void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& ack, Time now) {
@@ -219,7 +220,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
   const std::string name =
       peers[index].id.incarnation != 0 ? peers[index].id.engine_id : address.engine_id;
   if (!name.empty() && ack.from.engine_id != name) {
-    return refuse_peer(index, "engine_id", name, ack.from.engine_id, now);
+    return refuse_peer(index, "engine_id", name, ack.from.engine_id, now, "we asked for");
   }
   if (const auto mismatch = wire::check_handshake(greeting(config), ack, Role::kProducer)) {
     return refuse_peer(index, mismatch->field, mismatch->ours, mismatch->theirs, now);
@@ -228,7 +229,7 @@ void DecodeSide::Impl::on_hello_ack(std::uint32_t index, const wire::HelloAck& a
       peers[index].id.incarnation != 0 ? peers[index].id.incarnation : address.incarnation;
   if (expected != 0 && expected != ack.from.incarnation) {
     return refuse_peer(index, "incarnation", fmt::format("{:016x}", expected),
-                       fmt::format("{:016x}", ack.from.incarnation), now);
+                       fmt::format("{:016x}", ack.from.incarnation), now, "we asked for");
   }
   Result<layout::CopyPlan> plan = layout::CopyPlan::compile(config.geometry, ack.geometry);
   if (!plan) return refuse_peer(index, "geometry", "", plan.error().message, now);

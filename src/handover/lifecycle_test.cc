@@ -599,7 +599,7 @@ TEST_F(PairTest, APeerWithoutANameInItsAddressKeepsTheOneItSaidFirst) {
   exchange();
   const Event event = d_event();
   EXPECT_EQ(event.cause, Cause::kRefused);
-  EXPECT_THAT(event.text, ::testing::HasSubstr("engine_id: ours is p, theirs is q"));
+  EXPECT_THAT(event.text, ::testing::HasSubstr("engine_id: we asked for p, theirs is q"));
   EXPECT_FALSE(event.blocks_released) << "p was told of them";
   ASSERT_EQ(d_port.fences.size(), 1U);
   EXPECT_EQ(d_port.fences.front(), Inbound{1});

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "base/failure_log.h"
 #include "base/log.h"
 #include "http/connection.h"
 
@@ -120,6 +121,7 @@ void ServerImpl::accept() {
     if (error == asio::error::operation_aborted || core_->stopping) return;
     if (error) {
       // No descriptor is free, say. Trying again at once would only spin.
+      log::failure(log::Level::kError, "cannot_accept", {{"text", error.message()}});
       pause_.expires_after(kAcceptPause);
       pause_.async_wait([this](error_code cancelled) {
         if (!cancelled) accept();

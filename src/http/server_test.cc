@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <queue>
 
+#include "base/failure_log.h"
 #include "base/random.h"
 #include "http/test_socket.h"
 
@@ -99,6 +102,39 @@ TEST(HttpServer, SaysWhoAsks) {
   TestSocket socket = TestSocket::connect(server->port());
   socket.send(kGet);
   EXPECT_THAT(socket.read_response(), HasSubstr("\r\n\r\n127.0.0.1:"));
+}
+
+// The process may open no more while this lives.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(HttpServer, SaysThatItHasNoDescriptorsAndLetsInWhoWaitedOnceItHas) {
+  const auto told = [] {
+    const auto counts = log::failure_counts();
+    return std::any_of(counts.begin(), counts.end(),
+                       [](const auto& one) { return one.cause == "cannot_accept"; });
+  };
+  const auto server = start(echo);
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  {
+    const NoDescriptors none;
+    const sockaddr_in address = loopback(server->port());
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_TRUE(eventually(told));
+  }
+  TestSocket socket(std::move(fd));
+  socket.send(kGet);
+  EXPECT_THAT(socket.read_response(), StartsWith("HTTP/1.1 200 OK"));
 }
 
 TEST(HttpServer, KeepsTheConnection) {

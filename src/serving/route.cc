@@ -13,6 +13,19 @@ namespace {
 
 constexpr int kPollsPerPeerTimeout = 4;
 
+std::vector<std::string> listed_twice(std::vector<std::string> urls) {
+  for (std::string& url : urls) {
+    while (url.ends_with('/')) url.pop_back();
+  }
+  std::sort(urls.begin(), urls.end());
+  std::vector<std::string> twice;
+  for (std::size_t i = 1; i < urls.size(); ++i) {
+    const bool told = !twice.empty() && twice.back() == urls[i];
+    if (urls[i] == urls[i - 1] && !told) twice.push_back(urls[i]);
+  }
+  return twice;
+}
+
 void check_urls(std::string_view flag, const std::vector<std::string>& urls,
                 std::vector<std::string>& problems) {
   if (urls.empty()) problems.push_back(fmt::format("{} needs at least one URL", flag));
@@ -24,6 +37,10 @@ void check_urls(std::string_view flag, const std::vector<std::string>& urls,
       problems.push_back(fmt::format("{} {}: a base URL has no path, and this one has {}", flag,
                                      url, parsed->target));
     }
+  }
+  // Counted twice, it would get two shares of the requests.
+  for (const std::string& twice : listed_twice(urls)) {
+    problems.push_back(fmt::format("{} {}: it is listed twice", flag, twice));
   }
 }
 

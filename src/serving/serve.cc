@@ -96,15 +96,23 @@ Security security_of(const ServeOptions& options, Security security) {
   return security;
 }
 
-// Flags of the hand-over that would do nothing.
-void check_unused_security(const ServeOptions& options, Problems& problems) {
-  const bool given = !options.kv_tls_cert.empty() || !options.kv_tls_key.empty() ||
-                     !options.kv_tls_ca.empty() || !options.kv_psk_file.empty() ||
-                     !options.kv_allowed_peers.empty() || options.insecure;
-  if (!given) return;
-  problems.push_back(
-      "--insecure, --kv-tls-cert, --kv-tls-key, --kv-tls-ca, --kv-psk-file and "
-      "--kv-allowed-peers are about the hand-over, which needs --kv-transfer-config");
+// Flags of the hand-over, without one: they would do nothing.
+void check_no_handover(const ServeOptions& options, Problems& problems) {
+  const ServeOptions untold;
+  const auto check = [&problems](std::string_view flag, bool given) {
+    if (!given) return;
+    problems.push_back(
+        fmt::format("{} is about the hand-over, which needs --kv-transfer-config", flag));
+  };
+  check("--fabric", options.fabric != untold.fabric);
+  check("--fabric-provider", options.fabric_provider != untold.fabric_provider);
+  check("--fabric-address", !options.fabric_address.empty());
+  check("--kv-tls-cert", !options.kv_tls_cert.empty());
+  check("--kv-tls-key", !options.kv_tls_key.empty());
+  check("--kv-tls-ca", !options.kv_tls_ca.empty());
+  check("--kv-psk-file", !options.kv_psk_file.empty());
+  check("--kv-allowed-peers", !options.kv_allowed_peers.empty());
+  check("--insecure", options.insecure);
 }
 
 AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& config,
@@ -278,7 +286,7 @@ Result<Plan> make_plan(const ServeOptions& options) {
   out.poison_blocks = options.poison_blocks;
   out.enable_prefix_caching = options.prefix_caching;
   if (options.kv_transfer_config.empty()) {
-    check_unused_security(options, problems);
+    check_no_handover(options, problems);
   } else {
     const auto config = parse_kv_transfer_config(options.kv_transfer_config);
     if (!config) {

@@ -12,6 +12,7 @@ namespace baton::serving {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string published(const std::string& connector, const std::string& device = "cuda") {
   return R"({"kv_connector":")" + connector + R"(","kv_buffer_device":")" + device +
@@ -207,23 +208,30 @@ TEST(ServeOptions, SecurityComesFromFlagsAndFromTheConfiguration) {
   EXPECT_EQ(engine->agent->host, "127.0.0.1");
 }
 
-TEST(ServeOptions, SecurityFlagsWithoutAHandOverAreAFault) {
+TEST(ServeOptions, FlagsOfAHandOverWithoutOneAreAFault) {
   ServeOptions options;
   options.insecure = true;
+  options.fabric = "shm";
+  options.fabric_address = "eth1";
   const auto engine = engine_options(options);
   ASSERT_FALSE(engine.has_value());
-  EXPECT_THAT(engine.error().message, HasSubstr("needs --kv-transfer-config"));
+  for (const char* flag : {"--insecure", "--fabric", "--fabric-address"}) {
+    EXPECT_THAT(engine.error().message,
+                HasSubstr(std::string(flag) + " is about the hand-over, which needs "
+                                              "--kv-transfer-config"));
+  }
+  EXPECT_THAT(engine.error().message, Not(HasSubstr("--kv-psk-file")));
 }
 
 TEST(RouteOptions, NameFlagAndValue) {
   RouteOptions options;
-  options.prefill = {"ftp://x", "http://127.0.0.1:1/v1"};
+  options.prefill = {"ftp://x", "http://127.0.0.1:1/v1", "http://p:1", "http://p:1/", "http://p:1"};
   options.first_token = "both";
   options.idle_timeout = 0;
   const auto router = router_options(options);
   ASSERT_FALSE(router.has_value());
-  for (const char* words :
-       {"ftp://x", "/v1", "--decode needs", "--first-token must be", "both", "--idle-timeout"}) {
+  for (const char* words : {"ftp://x", "/v1", "--decode needs", "--first-token must be", "both",
+                            "--idle-timeout", "--prefill http://p:1: it is listed twice"}) {
     EXPECT_THAT(router.error().message, HasSubstr(words));
   }
 }

@@ -303,6 +303,8 @@ def command_lines(small, truncated, random_file, taken):
         "value of the wrong type": (serve(small, "--port", "eighty"), USAGE, ["--port", "eighty"]),
         "port out of range": (serve(small, "--port", 70000), USAGE, ["port", "70000"]),
         "negative number": (serve(small, "--max-num-seqs", -1), USAGE, ["--max-num-seqs", "-1"]),
+        "no request at once": (serve(small, "--max-num-seqs", 0), USAGE, ["--max-num-seqs", "at least 1", "is 0"]),
+        "more than 64 bits": (serve(small, "--kv-cache-memory-bytes", 10**20), USAGE, ["--kv-cache-memory-bytes", str(10**20)]),
         "block size of zero": (serve(small, "--block-size", 0), USAGE, ["block-size", "0"]),
         "unknown dtype": (serve(small, "--dtype", "int3"), USAGE, ["dtype", "int3"]),
         "no model": (["serve"], USAGE, ["MODEL"]),
