@@ -65,13 +65,13 @@ def test_a_prefill_instance_hands_over_what_it_has_before_it_ends(servers, hold)
 
 def test_finished_blocks_that_nobody_takes_end_with_their_lease(slow_model):
     port, kv_port = stack.free_ports(2)
-    prefill = stack.Instance("prefill-0", slow_model, port, "kv_producer", kv_port, [*FLAGS, "--lease", 2]).start()
+    prefill = stack.Instance("prefill-0", slow_model, port, "kv_producer", kv_port, [*FLAGS, "--lease", 4]).start()
     try:
         prefill.wait_ready()
         answer = stack.request(port, "POST", "/v1/completions",
                                {"prompt": PROMPT, "kv_transfer_params": {"do_remote_decode": True}})
         assert answer.status == 200 and answer.json["kv_transfer_params"]["do_remote_prefill"]
-        assert prefill.metric("baton_leases_held") == 1
+        stack.wait_for("the lease is held", lambda: prefill.metric("baton_leases_held") == 1)
         prefill.kill(signal.SIGTERM)
         assert prefill.wait(20) == 0
         assert "lease_expired" in prefill.output, prefill.output
