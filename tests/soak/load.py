@@ -7,6 +7,9 @@ import stack
 PROMPTS = 24
 PROMPT_TOKENS_MAX = 600
 ANSWER_TOKENS_MAX = 100
+# Causes of a router that refuses before a pair was chosen, and so has none to name. One that was just started has not heard
+# of its instances yet.
+BEFORE_A_PAIR = ("no_prefill_instance", "no_decode_instance", "router_stopping")
 
 
 def bodies():
@@ -82,7 +85,7 @@ class Asked:
     @staticmethod
     def _error(client):
         baton = client.error.get("baton") or {}
-        if not baton and client.status == 503:
-            return "error: no instance", ""  # refused before a pair was chosen
+        if client.status == 503 and baton.get("cause") in BEFORE_A_PAIR:
+            return f"error: {baton['cause']}", ""
         missing = stack.unexplained(client)
         return f"error: {baton.get('cause')}", f"{missing}: {client.error}" if missing else ""
