@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "bench/summary.h"
@@ -62,7 +63,7 @@ Arrivals arrivals_of(std::span<const RequestResult> results) {
   }
   Arrivals out;
   if (answered.size() < kFewest) return out;
-  std::ranges::stable_sort(answered, {}, &RequestResult::sent);
+  std::ranges::sort(answered, {}, [](const RequestResult* r) { return std::pair(r->sent, r); });
   std::vector<Duration> sent, ended;
   for (const RequestResult* r : answered) {
     sent.push_back(r->sent);

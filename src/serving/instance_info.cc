@@ -94,7 +94,7 @@ Status read_number_if_there(const Json& body, std::string_view field, T& out) {
 }
 
 Status read_emulation(const Json& object, InstanceInfo& info) {
-  InstanceInfo::Emulated& out = info.emulation.emplace();
+  EmulatedInstance& out = info.emulation.emplace();
   if (Status read = read_text(object, "profile", out.profile); !read) return read;
   if (Status read = read_text(object, "prefill", out.prefill); !read) return read;
   if (Status read = read_number(object, "kv_bytes_scale", out.kv_bytes_scale); !read) return read;

@@ -12,6 +12,15 @@
 
 namespace baton::serving {
 
+// What an instance that computes nothing stands for.
+struct EmulatedInstance {
+  std::string profile, prefill;  // prefill: "computed" or "cached"
+  std::uint32_t kv_bytes_scale = 0;
+  std::uint64_t link_bytes_per_second = 0;
+  double posting_cost_us = 0;
+  std::string profile_hash;  // of the profile's numbers; "": an older instance
+};
+
 struct InstanceInfo {
   bool ready = false;  // it can serve a request now
   std::string version;
@@ -36,18 +45,11 @@ struct InstanceInfo {
   std::uint32_t blocks_free = 0, blocks_used = 0, blocks_quarantined = 0, blocks_total = 0;
   std::uint64_t requests_running = 0, requests_waiting = 0;
   // What an experiment must know of it; "" and unset: an older instance, which does not say.
-  std::string pull_loop;                 // pull: "threaded" or "engine"
-  std::string transfer_style;            // "baton", "published" or "published-merged"
-  std::optional<bool> prefix_caching;    // contents outlive their request
-  std::optional<std::uint32_t> threads;  // that compute; a timed instance has none
-  struct Emulated {                      // unset also where nothing is emulated
-    std::string profile, prefill;        // prefill: "computed" or "cached"
-    std::uint32_t kv_bytes_scale = 0;
-    std::uint64_t link_bytes_per_second = 0;
-    double posting_cost_us = 0;
-    std::string profile_hash;  // of the profile's numbers; "": an older instance
-  };
-  std::optional<Emulated> emulation;
+  std::string pull_loop;                      // pull: "threaded" or "engine"
+  std::string transfer_style;                 // "baton", "published" or "published-merged"
+  std::optional<bool> prefix_caching;         // contents outlive their request
+  std::optional<std::uint32_t> threads;       // that compute; a timed instance has none
+  std::optional<EmulatedInstance> emulation;  // unset also where nothing is emulated
   // What results of it are made on; "" and 0: an older instance, or the system does not say.
   struct Host {
     std::string name, kernel, cpu;

@@ -91,7 +91,7 @@ Json read_requests(Fields& baton, std::size_t requests_max, std::string& complai
     all.push_back(read_request(
         Fields(&(*list)[i], baton.path_of(fmt::format("requests[{}]", i)), complaint), complaint));
   }
-  std::ranges::stable_sort(all, [](const Json& a, const Json& b) {
+  std::ranges::sort(all, [](const Json& a, const Json& b) {
     if (a["error"].is_null() != b["error"].is_null()) return b["error"].is_null();
     return ttft_of(a) < ttft_of(b);
   });
