@@ -580,6 +580,20 @@ TEST_F(PairTest, AnotherAddressOfAConnectedPeerIsTheSamePeer) {
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
 }
 
+// A process that is P and D has one gauge for the connections of both.
+TEST_F(PairTest, BothSidesOfOneProcessCountTheirConnections) {
+  p.emplace(p_config, p_port, d_metrics);
+  register_range({0, 8}, {0, 1});
+  exchange();
+  EXPECT_EQ(d_metrics.peers_connected.value(), 2);
+  p->on_link_down(link, "closed", now);
+  EXPECT_EQ(d_metrics.peers_connected.value(), 1);
+  d->on_link_down(link, "closed", now);
+  EXPECT_EQ(d_metrics.peers_connected.value(), 0);
+  pass(milliseconds(20));  // D dials again
+  EXPECT_EQ(d_metrics.peers_connected.value(), 2);
+}
+
 // Its inbound is that of the first name: under the second one nobody would fence it.
 TEST_F(PairTest, APeerWithoutANameInItsAddressKeepsTheOneItSaidFirst) {
   Registration r;
