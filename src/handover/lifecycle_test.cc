@@ -389,8 +389,11 @@ TEST_F(PairTest, ADrainingPRefusesTheNewAndEndsWhatRuns) {
   const Event refused = p_event();
   EXPECT_EQ(refused.cause, Cause::kShutdown);
   EXPECT_THAT(refused.text, HasSubstr("draining"));
-  ready({0, 8}, {6, 7}, true, {70, 3});
+  ready({0, 4}, {6}, false, {70, 3});
   EXPECT_EQ(p_event().cause, Cause::kShutdown);
+  ready({0, 8}, {6, 7}, true, {70, 2});  // handed in before the engine heard: one end each [I3]
+  ready({4, 8}, {7}, true, {70, 3});
+  EXPECT_TRUE(p_port.events.empty());
   register_range({0, 8}, {5, 6}, {0, 1}, 0, {70, 4});
   exchange();
   EXPECT_EQ(d_event().cause, Cause::kShutdown);
