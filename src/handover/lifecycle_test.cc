@@ -389,8 +389,11 @@ TEST_F(PairTest, ADrainingPRefusesTheNewAndEndsWhatRuns) {
   const Event refused = p_event();
   EXPECT_EQ(refused.cause, Cause::kShutdown);
   EXPECT_THAT(refused.text, HasSubstr("draining"));
-  ready({0, 8}, {6, 7}, true, {70, 3});
+  ready({0, 4}, {6}, false, {70, 3});
   EXPECT_EQ(p_event().cause, Cause::kShutdown);
+  ready({0, 8}, {6, 7}, true, {70, 2});  // handed in before the engine heard: one end each [I3]
+  ready({4, 8}, {7}, true, {70, 3});
+  EXPECT_TRUE(p_port.events.empty());
   register_range({0, 8}, {5, 6}, {0, 1}, 0, {70, 4});
   exchange();
   EXPECT_EQ(d_event().cause, Cause::kShutdown);
@@ -578,6 +581,20 @@ TEST_F(PairTest, AnotherAddressOfAConnectedPeerIsTheSamePeer) {
   complete_all();
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
+}
+
+// A process that is P and D has one gauge for the connections of both.
+TEST_F(PairTest, BothSidesOfOneProcessCountTheirConnections) {
+  p.emplace(p_config, p_port, d_metrics);
+  register_range({0, 8}, {0, 1});
+  exchange();
+  EXPECT_EQ(d_metrics.peers_connected.value(), 2);
+  p->on_link_down(link, "closed", now);
+  EXPECT_EQ(d_metrics.peers_connected.value(), 1);
+  d->on_link_down(link, "closed", now);
+  EXPECT_EQ(d_metrics.peers_connected.value(), 0);
+  pass(milliseconds(20));  // D dials again
+  EXPECT_EQ(d_metrics.peers_connected.value(), 2);
 }
 
 // Its inbound is that of the first name: under the second one nobody would fence it.

@@ -200,6 +200,7 @@ struct PrefillSide::Impl {
   void on_offer(std::uint32_t index, const wire::Offer& offer, Time now);
   void connect(std::uint32_t index, Time now);
   void drop_session(std::uint32_t index, Cause cause, const std::string& text, Time now);
+  void count_connected(std::int32_t more);
   void lose(std::uint32_t index, Cause cause, std::string_view why, Time now);
   void forget_peer(std::uint32_t index);
   bool may_forget(const Peer& peer) const;

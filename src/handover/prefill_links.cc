@@ -167,7 +167,7 @@ void PrefillSide::Impl::admit(std::uint32_t index, LinkId link, const wire::Hell
   if (peer.link != kNoLink) {
     port.hang_up(peer.link);  // the newer connection stands
   } else {
-    metrics.peers_connected.set(++peers_connected);
+    count_connected(1);
   }
   peer.link = link;
   peer.lost = false;
@@ -359,6 +359,12 @@ void PrefillSide::Impl::drop_session(std::uint32_t index, Cause cause, const std
 
 // ---- loss ----
 
+// The gauge is that of the process, whose decode side adds its own connections.
+void PrefillSide::Impl::count_connected(std::int32_t more) {
+  peers_connected += static_cast<std::uint32_t>(more);
+  metrics.peers_connected.add(more);
+}
+
 void PrefillSide::Impl::on_link_down(LinkId link, Time now) {
   for (std::size_t i = 0; i < strangers.size(); ++i) {
     if (strangers[i].link != link) continue;
@@ -370,7 +376,7 @@ void PrefillSide::Impl::on_link_down(LinkId link, Time now) {
   Peer& peer = peers[index];
   peer.link = kNoLink;
   peer.down_since = now;
-  metrics.peers_connected.set(--peers_connected);
+  count_connected(-1);
   peer_timers.set(index, peer_deadline(peer));
 }
 
@@ -385,7 +391,7 @@ void PrefillSide::Impl::lose(std::uint32_t index, Cause cause, std::string_view 
   peer.lost_at = now;
   if (peer.link != kNoLink) {
     port.hang_up(peer.link);
-    metrics.peers_connected.set(--peers_connected);
+    count_connected(-1);
   }
   peer.link = kNoLink;
   const std::string text = fmt::format("decode peer {}: {}", peer.id.to_string(), why);

@@ -87,8 +87,9 @@ void PrefillSide::Impl::know(std::uint32_t index) {
   if (t.push != kNone) match(pushes[t.push]);
 }
 
-// A request that is not taken: the one event it gets, without a row.
+// A request that is not taken: the one event it gets, without a row. Pieces of it may follow.
 void PrefillSide::Impl::refuse_request(TransferId id, Cause cause, std::string text) {
+  remember(id, cause);
   Event event;
   event.side = Side::kPrefill;
   event.transfer = id;

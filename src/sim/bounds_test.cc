@@ -33,8 +33,8 @@ class Pair final : public Engines {
  public:
   explicit Pair(const Settings& settings) : world(settings, choices_, 1, journal) {
     world.engines = this;
-    p_ = world.add_instance(true, 1);
-    d_ = world.add_instance(false, 1);
+    p_ = world.add_instance(Role::kProducer, 1);
+    d_ = world.add_instance(Role::kConsumer, 1);
   }
 
   void claim() {
@@ -112,7 +112,7 @@ class Pair final : public Engines {
   bool is_lost(MessageType type) const {
     return world.lose_next[static_cast<std::size_t>(type)] == 0;
   }
-  void use_odd_decode() { d_ = world.add_instance(false, 1, true); }
+  void use_odd_decode() { d_ = world.add_instance(Role::kConsumer, 1, true); }
   void forget_ends() {
     ended_at_p.reset();
     ended_at_d.reset();

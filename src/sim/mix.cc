@@ -43,6 +43,11 @@ void draw_machines(Rng& rng, Settings& s, bool large) {
   s.skew_max = rng.chance(1, 2) ? Duration(hours(1)) : Duration{};
 }
 
+// The most that one of them has to do with.
+std::uint32_t members(const Mix& m) {
+  return std::max(m.prefills, m.decodes) + m.both + m.joins + (m.odd ? 1 : 0);
+}
+
 // A pool that is being upgraded process by process, or that has room for its members and no more.
 void draw_pool(Rng& rng, Mix& m) {
   if (rng.chance(1, 4)) {
@@ -50,8 +55,25 @@ void draw_pool(Rng& rng, Mix& m) {
     m.settings.peers_max = 96;  // P keeps a row of version 1 whose grants it must remember
     m.weather.reused_ids = 0;   // there pull's announcements have no number
   } else if (rng.chance(1, 4)) {
-    m.settings.peers_max = std::max(m.prefills, m.decodes) + m.joins + (m.odd ? 1 : 0);
+    m.settings.peers_max = members(m);
   }
+}
+
+// Instances that are P and D, each for the others, over one pool; pure ones may be among them. In
+// small pools what each holds as P is what the other waits for as D.
+void draw_both(Rng& rng, Mix& m) {
+  if (!rng.chance(1, 6)) return;
+  const bool full = m.settings.peers_max == members(m);
+  m.both = m.large ? 3 : static_cast<std::uint32_t>(2 + rng.below(2));
+  m.prefills = static_cast<std::uint32_t>(rng.below(2));
+  m.decodes = static_cast<std::uint32_t>(rng.below(2));
+  if (full) m.settings.peers_max = members(m);
+  m.requests += m.large ? 0 : 10;
+  if (!m.large && rng.chance(1, 2)) {
+    m.settings.pool_blocks = static_cast<std::uint32_t>(16 + rng.below(8));
+  }
+  m.patient = some(rng, 1000);
+  if (m.patient > 0) m.settings.transfer_total = milliseconds(1200);
 }
 
 }  // namespace
@@ -105,6 +127,7 @@ Mix draw_mix(std::uint64_t seed, bool large) {
     m.weather.reused_ids = some(rng, 600);
   }
   draw_pool(rng, m);
+  draw_both(rng, m);
   return m;
 }
 
@@ -138,6 +161,8 @@ std::vector<std::string> Mix::faults() const {
   add(odd, "unlike model");
   add(settings.version_1 > 0, "versions 1 and 2");
   add(settings.peers_max < (large ? 24 : 12), "no room for another peer");
+  add(both > 0, "instances of both roles");
+  add(patient > 0, "clients that wait for ever");
   add(clients_gone > 0, "client disconnects");
   add(preempts > 0, "preemption at D");
   add(prefill_preempts > 0, "preemption at P");

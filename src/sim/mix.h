@@ -16,6 +16,7 @@ struct Mix {
   bool large = false;
   std::uint32_t prefills = 1;
   std::uint32_t decodes = 1;
+  std::uint32_t both = 0;  // instances that are P and D
   std::uint32_t ranks = 1;
   std::uint32_t requests = 6;
   std::uint32_t routers = 2;
@@ -41,6 +42,7 @@ struct Mix {
   std::uint32_t parts = 0;
   std::uint32_t recompute = 500;
   std::uint32_t slow_engines = 0;
+  std::uint32_t patient = 0;  // their client and router wait for ever
 
   std::vector<std::string> faults() const;  // names of what is on
 };

@@ -59,8 +59,8 @@ class PairRun final : public Engines {
         states_(states),
         world_(settings_for(pair), choices, 1, journal) {
     world_.engines = this;
-    prefill_ = world_.add_instance(true, 1);
-    decode_ = world_.add_instance(false, 1);
+    prefill_ = world_.add_instance(Role::kProducer, 1);
+    decode_ = world_.add_instance(Role::kConsumer, 1);
   }
 
   void run() {

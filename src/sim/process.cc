@@ -129,11 +129,15 @@ void Process::submit(std::function<void(Process&, Time)> call) {
   backlog_.push_back(std::move(call));
 }
 
-void Process::receive(LinkId link, const wire::Frame& frame) {
+void Process::receive(LinkId link, bool dialled, const wire::Frame& frame) {
   const Time now = clock();
   watch(frame);
-  if (prefill) prefill->on_frame(link, frame, now);
-  if (decode) decode->on_frame(link, frame, now);
+  dialled ? decode->on_frame(link, frame, now) : prefill->on_frame(link, frame, now);
+}
+
+void Process::cancel(TransferId transfer, Time now) {
+  if (decode) decode->cancel(transfer, now);
+  if (prefill) prefill->cancel(transfer, now);
 }
 
 void Process::take_events() {
@@ -288,9 +292,7 @@ void Process::reserve_and_register(const Key& key, const PeerAddress& peer, Toke
   held.announcement = source ? source->announcement : 0;
   for (std::uint32_t i = 0; i < wanted; ++i) {
     const BlockId block = *pool.take(world_.settings.fixed_delays ? 1 : world_.choices.pick(1000));
-    if (const std::string bad = pool.first_other_than(block, kPoison); !bad.empty()) {
-      fault(Checker::kLateByte, "written after it was released: " + bad);
-    }
+    check_unwritten(block);
     held.blocks.push_back(block);
     owner_[block] = &held;
   }
@@ -311,6 +313,13 @@ void Process::reserve_and_register(const Key& key, const PeerAddress& peer, Toke
   submit([registration = std::move(registration)](Process& self, Time now) mutable {
     if (self.decode) self.decode->register_blocks(std::move(registration), now);
   });
+}
+
+void Process::check_unwritten(BlockId block) const {
+  if (!decode) return;
+  if (const std::string bad = pool.first_other_than(block, kPoison); !bad.empty()) {
+    fault(Checker::kLateByte, "written after it was released: " + bad);
+  }
 }
 
 void Process::check_received(const Key& key, std::string_view when) {
@@ -445,6 +454,7 @@ bool Process::begin_prefill(TransferId transfer, std::uint32_t prompt) {
   if (config.mode == Mode::kPull) p.announcement = ++announcements_;
   for (std::uint32_t i = 0; i < wanted; ++i) {
     p.blocks.push_back(*pool.take(world_.settings.fixed_delays ? 1 : world_.choices.pick(1000)));
+    check_unwritten(p.blocks.back());
     pool.fill(p.blocks.back(), kGarbage);
   }
   return true;
@@ -461,7 +471,10 @@ bool Process::reuse_id(TransferId transfer) {
   p.tokens = tokens;
   p.announcement = ++announcements_;
   p.blocks = blocks;
-  for (const BlockId block : blocks) pool.fill(block, kGarbage);
+  for (const BlockId block : blocks) {
+    check_unwritten(block);
+    pool.fill(block, kGarbage);
+  }
   submit([transfer, tokens](Process& self, Time now) {
     if (self.prefill) self.expect(transfer, tokens, now);
   });
@@ -531,7 +544,7 @@ void Process::drop_prompt(TransferId transfer) {
   BATON_CHECK(!p.handed_in && !p.over);
   p.over = true;
   --open_prompts_;
-  for (const BlockId block : p.blocks) pool.give_back(block, kGarbage);
+  for (const BlockId block : p.blocks) pool.give_back(block, free_fill());
   p.blocks.clear();
 }
 
@@ -542,7 +555,7 @@ void Process::abandon_prefill(TransferId transfer) {
   note("cancel", transfer);
   submit([transfer](Process& self, Time now) {
     self.note("cancelled", transfer);
-    if (self.prefill) self.prefill->cancel(transfer, now);
+    self.cancel(transfer, now);
   });
 }
 
@@ -565,6 +578,7 @@ void Process::on_prefill_event(const Event& event) {
   if (draining && event.outcome == Outcome::kDone) world_.journal.mark(Mark::done_while_draining);
   if (event.cause == Cause::kLeaseExpired) world_.journal.mark(Mark::lease_expired);
   check_lease(event, p);
+  check_computed(event.transfer, p);
   p.over = true;
   p.outcome = event.outcome;
   --open_prompts_;
@@ -574,11 +588,22 @@ void Process::on_prefill_event(const Event& event) {
             fmt::format("block {} of transfer {} came back while {} writes from it are posted",
                         block, event.transfer.low, posted_of_[block]));
     }
-    pool.give_back(block, kGarbage);
+    pool.give_back(block, free_fill());
   }
   p.had = std::move(p.blocks);
   p.blocks.clear();
   if (world_.engines != nullptr) world_.engines->prefill_ended(*this, event);
+}
+
+// Where the process is D as well, others write into this pool: never into a prompt of P [I1].
+void Process::check_computed(TransferId transfer, const Prompt& p) const {
+  if (!decode) return;
+  const std::uint32_t size = pool.geometry.block_size;
+  for (std::uint32_t token = 0; token < p.computed; ++token) {
+    const TransferId bytes = bytes_of(transfer, p.announcement);
+    const std::string bad = pool.check_token(bytes, token, p.blocks[token / size]);
+    if (!bad.empty()) return fault(Checker::kLateByte, "a prompt was written over: " + bad);
+  }
 }
 
 // A lease ends exactly one lease after the last word; later only under a posted write, or if this
@@ -776,6 +801,7 @@ Status Process::post(const WriteOp& op) {
   const auto slot = hand_in(op, write, [&] { return fabric->post(write); });
   if (!slot) return tl::unexpected(slot.error());
   note("post", {}, op.immediate ? "with immediate" : "", op.length);
+  count_peer(*slot, op.to);
   count_post(op);
   return {};
 }
@@ -790,6 +816,7 @@ Status Process::post_read(const handover::ReadOp& op) {
   const auto slot = hand_in(op, read, [&] { return fabric->post_read(read); });
   if (!slot) return tl::unexpected(slot.error());
   note("post read", {}, {}, op.length);
+  count_peer(*slot, op.from);
   Held* held = owner_.at(posted_[*slot].first);
   if (held == nullptr) {
     fault(Checker::kLateByte, fmt::format("a read into free block {}", posted_[*slot].first));
@@ -821,6 +848,25 @@ void Process::keep_posted(std::uint32_t slot, std::uint64_t context, std::uint32
   for (std::uint32_t b = posted.first; b <= posted.last; ++b) ++posted_of_[b];
 }
 
+std::uint32_t Process::peer_through(Outbound through) const {
+  std::uint32_t peer = UINT32_MAX;
+  for (const auto& [outbound, number] : receivers_) {
+    if (outbound == through) peer = number;
+  }
+  return peer;
+}
+
+void Process::count_peer(std::uint32_t slot, Outbound through) {
+  const std::uint32_t peer = posted_[slot].peer = peer_through(through);
+  if (peer == UINT32_MAX) return;
+  ++posted_to_[peer];
+  const Process* other = world_.alive(peer);
+  if (other == nullptr) return;
+  const auto back = other->posted_to_.find(place.number);
+  if (back == other->posted_to_.end() || back->second == 0) return;
+  world_.journal.mark(config.mode == Mode::kPull ? Mark::pulled_both_ways : Mark::pushed_both_ways);
+}
+
 // Whatever a registration said, no address outside of the peer's pool is formed [I7].
 void Process::check_place(std::uint32_t index, std::uint64_t offset, std::uint64_t length) const {
   const Region& region = pool.geometry.regions.at(index);
@@ -835,10 +881,7 @@ void Process::check_place(std::uint32_t index, std::uint64_t offset, std::uint64
 void Process::count_post(const WriteOp& op) {
   if (op.length == 0) return;
   world_.bytes_posted += op.length;
-  std::uint32_t to = UINT32_MAX;
-  for (const auto& [outbound, number] : receivers_) {
-    if (outbound == op.to) to = number;
-  }
+  const std::uint32_t to = peer_through(op.to);
   if (to == UINT32_MAX || world_.alive(to) == nullptr) return;
   Process& receiver = world_.process(to);
   const Region& region = receiver.pool.geometry.regions[op.remote_region];
@@ -856,6 +899,8 @@ std::uint64_t Process::completed(std::uint64_t slot) {
     for (std::uint32_t b = posted.first; b <= posted.last; ++b) --posted_of_[b];
   }
   posted.used = false;
+  if (posted.peer != UINT32_MAX) --posted_to_.at(posted.peer);
+  posted.peer = UINT32_MAX;
   posted_free_.push_back(static_cast<std::uint32_t>(slot));
   last_completion_ = clock();
   return posted.context;

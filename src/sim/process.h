@@ -83,13 +83,15 @@ class Process final : public handover::Port {
   // Everything that waits: fabric, submissions, time, work, events.
   void turn();
   Time next_deadline() const;  // on the world's clock
-  void receive(handover::LinkId link, const wire::Frame& frame);
+  // As the agent: what came on a link that this process dialled is for D, on others for P.
+  void receive(handover::LinkId link, bool dialled, const wire::Frame& frame);
   void stop_machines();
   void drain();  // as SIGTERM does: the agent takes nothing new, what runs goes on
 
   // The engine's calls. They wait in the agent's bounded queue; what does not fit waits at the
   // engine, in order.
   void submit(std::function<void(Process&, Time)> call);
+  void cancel(TransferId transfer, Time now);  // from its queue; whichever side has it
   bool queue_has_room() const { return submissions_.size() < kQueue && backlog_.empty(); }
 
   // D: false if the pool has no room.
@@ -157,6 +159,7 @@ class Process final : public handover::Port {
   };
   struct Posted {  // a write or read that has not completed
     std::uint64_t context = 0;
+    std::uint32_t peer = UINT32_MAX;  // number of the process at the other end
     std::uint32_t first = 0;
     std::uint32_t last = 0;
     bool used = false;
@@ -174,6 +177,8 @@ class Process final : public handover::Port {
   std::uint32_t take_posted();
   void keep_posted(std::uint32_t slot, std::uint64_t context, std::uint32_t region,
                    std::uint64_t offset, std::uint64_t length);
+  void count_peer(std::uint32_t slot, handover::Outbound through);
+  std::uint32_t peer_through(handover::Outbound through) const;
   void check_place(std::uint32_t region, std::uint64_t offset, std::uint64_t length) const;
   void count_post(const handover::WriteOp& op);
   void take_events();
@@ -186,6 +191,9 @@ class Process final : public handover::Port {
   void watch(const wire::Frame& frame);
   void give_back(Held& held);
   void check_quarantine();
+  void check_unwritten(BlockId block) const;
+  void check_computed(TransferId transfer, const Prompt& p) const;
+  std::byte free_fill() const { return decode ? kPoison : kGarbage; }
 
   World& world_;
   layout::BlockHasher hasher_;
@@ -200,7 +208,8 @@ class Process final : public handover::Port {
   std::uint64_t open_prompts_ = 0;
   std::vector<Posted> posted_;
   std::vector<std::uint32_t> posted_free_;
-  std::vector<std::uint32_t> posted_of_;  // by block
+  std::vector<std::uint32_t> posted_of_;              // by block
+  std::map<std::uint32_t, std::uint32_t> posted_to_;  // by number of the process
   std::vector<std::pair<handover::Outbound, std::uint32_t>> receivers_;
   Time last_completion_{};
   bool fencing_ = false;

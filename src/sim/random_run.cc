@@ -24,13 +24,10 @@ class RandomRun {
         traffic_(world_) {}
 
   void run() {
-    for (std::uint32_t i = 0; i < mix_.prefills; ++i) {
-      prefills_.push_back(world_.add_instance(true, mix_.ranks));
-    }
-    for (std::uint32_t i = 0; i < mix_.decodes; ++i) {
-      decodes_.push_back(world_.add_instance(false, mix_.ranks));
-    }
-    if (mix_.odd) odd_ = world_.add_instance(false, mix_.ranks, true);
+    for (std::uint32_t i = 0; i < mix_.prefills; ++i) add_instance(Role::kProducer);
+    for (std::uint32_t i = 0; i < mix_.decodes; ++i) add_instance(Role::kConsumer);
+    for (std::uint32_t i = 0; i < mix_.both; ++i) add_instance(Role::kBoth);
+    if (mix_.odd) odd_ = world_.add_instance(Role::kConsumer, mix_.ranks, true);
     world_.weather = mix_.weather;
     for (std::uint32_t i = 0; i < mix_.requests; ++i) {
       world_.later(within(mix_.fault_phase), [this] { request(); });
@@ -53,7 +50,9 @@ class RandomRun {
     return milliseconds(from_ms) + within(milliseconds(to_ms - from_ms));
   }
 
-  std::uint32_t some_instance(const std::vector<std::uint32_t>& among);
+  void add_instance(Role role);
+  std::uint32_t some_instance(const std::vector<std::uint32_t>& among,
+                              std::uint32_t but = UINT32_MAX);
   std::uint32_t some_process();
   void request();
   Plan plan();
@@ -71,7 +70,10 @@ class RandomRun {
   void router_dies() { traffic_.router_dies(static_cast<std::uint32_t>(pick(mix_.routers))); }
   void quiet();
   void restart_writers();
+  bool is_last_writer(std::uint32_t index) const;
+  Duration all_end_within() const;
   void probe();
+  void probe_round(std::uint32_t shift);
 
   const Mix mix_;
   Journal& journal_;
@@ -87,21 +89,31 @@ class RandomRun {
 
 // ---- requests ----
 
-std::uint32_t RandomRun::some_instance(const std::vector<std::uint32_t>& among) {
+void RandomRun::add_instance(Role role) {
+  const std::uint32_t index = world_.add_instance(role, mix_.ranks);
+  if (role != Role::kConsumer) prefills_.push_back(index);
+  if (role != Role::kProducer) decodes_.push_back(index);
+}
+
+// One that takes requests, if there is one.
+std::uint32_t RandomRun::some_instance(const std::vector<std::uint32_t>& among, std::uint32_t but) {
   const auto first = static_cast<std::size_t>(pick(among.size()));
+  std::optional<std::uint32_t> away;
   for (std::size_t i = 0; i < among.size(); ++i) {
     const std::uint32_t index = among[(first + i) % among.size()];
+    if (index == but) continue;
     if (world_.instance(index).alive && !world_.instance(index).leaving) return index;
+    if (!away) away = index;
   }
-  return among[first];
+  return away.value();
 }
 
 Plan RandomRun::plan() {
   Plan p;
   p.number = next_request_++;
   p.prefill = some_instance(prefills_);
-  p.decode = some_instance(decodes_);
-  p.other_decode = some_instance(decodes_);
+  p.decode = some_instance(decodes_, p.prefill);
+  p.other_decode = some_instance(decodes_, p.prefill);
   if (odd_ && pick(4) == 0) p.decode = p.other_decode = *odd_;
   const std::size_t parts = choices_.chance(mix_.parts) ? 2 + pick(2) : 1;
   for (std::size_t i = 0; i < parts; ++i) {
@@ -127,6 +139,7 @@ Plan RandomRun::plan() {
   p.decode_delay = within(milliseconds(10 * slow));
   p.piece_time = within(milliseconds(4 * slow));
   p.decode_time = within(milliseconds(15 * slow));
+  if (choices_.chance(mix_.patient)) p.request_timeout = std::chrono::hours(1);
   return p;
 }
 
@@ -186,9 +199,10 @@ void RandomRun::cut_one_way() {
 }
 
 void RandomRun::cut_data() {
-  Process* from =
-      world_.rank(some_instance(prefills_), static_cast<std::uint32_t>(pick(mix_.ranks)));
-  Process* to = world_.rank(some_instance(decodes_), static_cast<std::uint32_t>(pick(mix_.ranks)));
+  const std::uint32_t writer = some_instance(prefills_);
+  Process* from = world_.rank(writer, static_cast<std::uint32_t>(pick(mix_.ranks)));
+  const std::uint32_t receiver = some_instance(decodes_, writer);
+  Process* to = world_.rank(receiver, static_cast<std::uint32_t>(pick(mix_.ranks)));
   if (from == nullptr || to == nullptr) return;
   // Most end soon; some outlast what P bears.
   const bool outlasts = world_.choices.pick(8) == 0;
@@ -199,8 +213,9 @@ void RandomRun::cut_data() {
 // A registration that P must refuse: it names a block outside of D's pool, one twice, or too few.
 // P has finished blocks for it, so that it would write at once if it took it.
 void RandomRun::hostile() {
-  Process* p = world_.rank(some_instance(prefills_), 0);
-  Process* d = world_.rank(some_instance(decodes_), 0);
+  const std::uint32_t prefill = some_instance(prefills_);
+  Process* p = world_.rank(prefill, 0);
+  Process* d = world_.rank(some_instance(decodes_, prefill), 0);
   if (p == nullptr || d == nullptr || p->stalled || p->leaving) return;
   const std::uint32_t size = world_.settings.block_size;
   const TransferId id{pick(1U << 30) + 1, Traffic::kForeign + next_request_++};
@@ -250,9 +265,9 @@ void RandomRun::leave() {
 }
 
 void RandomRun::join() {
-  const bool prefill = pick(2) == 0;
+  const std::uint64_t role = pick(mix_.both > 0 ? 3 : 2);
   journal_.mark(Mark::instance_joined);
-  (prefill ? prefills_ : decodes_).push_back(world_.add_instance(prefill, mix_.ranks));
+  add_instance(role == 0 ? Role::kProducer : role == 1 ? Role::kConsumer : Role::kBoth);
 }
 
 // ---- afterwards ----
@@ -263,8 +278,7 @@ void RandomRun::quiet() {
     if (!world_.instance(i).alive) world_.start(i);
   }
   const Settings& s = world_.settings;
-  // The router's deadline ends every request; from there on the table of bounds counts.
-  const Duration bound = Plan{}.request_timeout + milliseconds(200) + world_.all_ends_within();
+  const Duration bound = all_end_within();
   world_.run_until(world_.now() + bound,
                    [this] { return traffic_.all_finished() && world_.idle(); });
   if (traffic_.all_finished() && !world_.idle() && !s.fence_on_request) {
@@ -283,13 +297,30 @@ void RandomRun::quiet() {
   world_.check_at_end();
 }
 
+// The router's deadline ends every request; from there on the table of bounds counts. Without that
+// deadline D's engine ends its wait for blocks, and those that it lets in may wait like that again.
+Duration RandomRun::all_end_within() const {
+  const Duration bound = Plan{}.request_timeout + milliseconds(200) + world_.all_ends_within();
+  return mix_.patient == 0 ? bound : bound + next_request_ * world_.settings.transfer_total;
+}
+
 void RandomRun::restart_writers() {
   for (const std::uint32_t index : prefills_) {
-    if (!world_.instance(index).alive) continue;
+    if (!world_.instance(index).alive || is_last_writer(index)) continue;
     traffic_.instance_gone(index);
     world_.crash(index);
     world_.start(index);
   }
+}
+
+// Everybody who wrote to it was restarted before, so that its own blocks are back if it stays. Not
+// where a D is left to which it wrote.
+bool RandomRun::is_last_writer(std::uint32_t index) const {
+  const bool writes_only = std::find(decodes_.begin(), decodes_.end(), index) == decodes_.end();
+  const bool others_are_new = std::all_of(decodes_.begin(), decodes_.end(), [this](auto d) {
+    return std::find(prefills_.begin(), prefills_.end(), d) != prefills_.end();
+  });
+  return index == prefills_.back() && !writes_only && others_are_new;
 }
 
 // Between every P and every D, with a decode side that queues for longer than P's lease.
@@ -297,17 +328,24 @@ void RandomRun::probe() {
   // A handshake whose first word was lost stands until the peer counts as silent.
   const Settings& s = world_.settings;
   world_.run_until(world_.now() + s.peer_timeout + s.reconnect_grace + milliseconds(10));
+  const std::size_t rounds = mix_.both > 0 ? std::max(prefills_.size(), decodes_.size()) : 1;
+  for (std::uint32_t shift = 0; shift < rounds && !journal_.failed(); ++shift) probe_round(shift);
+}
+
+// Where instances are P and D, in both directions at once.
+void RandomRun::probe_round(std::uint32_t shift) {
   std::vector<std::uint32_t> probes;
   for (std::size_t i = 0; i < std::max(prefills_.size(), decodes_.size()); ++i) {
     Plan p;
-    p.number = next_request_++;
     p.prefill = prefills_[i % prefills_.size()];
-    p.decode = decodes_[i % decodes_.size()];
+    p.decode = decodes_[(i + shift) % decodes_.size()];
+    if (p.prefill == p.decode) continue;
+    p.number = next_request_++;
     if (!world_.instance(p.prefill).alive || !world_.instance(p.decode).alive) continue;
     if (world_.instance(p.prefill).leaving || world_.instance(p.decode).leaving) continue;
     p.prompts = {9};
     p.decode_delay = {};
-    p.queue_at_decode = i == 0 ? Duration(world_.settings.lease) * 3 / 2 : Duration{};
+    p.queue_at_decode = i == 0 && shift == 0 ? Duration(world_.settings.lease) * 3 / 2 : Duration{};
     probes.push_back(p.number);
     traffic_.start(p, mix_.routers);
   }

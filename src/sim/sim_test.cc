@@ -58,8 +58,8 @@ struct Sabotage : ::testing::Test {
   void run(const std::function<void(World&)>& spoil) {
     World world(settings, choices, 1, journal);
     Traffic traffic(world);
-    plan.prefill = world.add_instance(true, 1);
-    plan.decode = world.add_instance(false, 1);
+    plan.prefill = world.add_instance(Role::kProducer, 1);
+    plan.decode = world.add_instance(Role::kConsumer, 1);
     traffic.start(plan);
     world.later(std::chrono::milliseconds(4), [&] { spoil(world); });
     world.run_until(world.now() + std::chrono::seconds(4),

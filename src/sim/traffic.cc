@@ -165,10 +165,11 @@ void Traffic::drain(std::uint32_t instance) {
   if (!inst.alive) return;
   inst.leaving = true;
   for (const std::uint32_t number : inst.ranks) {
-    if (Process* p = world_.alive(number); p != nullptr && p->decode) {
-      p->decode->abandon(p->clock());
-      if (!p->stalled) p->turn();
-    }
+    Process* p = world_.alive(number);
+    if (p == nullptr) continue;
+    if (p->decode) p->decode->abandon(p->clock());
+    if (p->prefill) p->prefill->abandon(p->clock());
+    if (!p->stalled) p->turn();
   }
 }
 
@@ -346,6 +347,7 @@ void Traffic::start_decode(Request& r) {
     return leg_failed(r, kDecodeLeg, here(r.decode) ? 503 : 0, "not here");
   }
   r.decode.state = State::kQueued;
+  r.decode.queued_since = world_.now();
   if (r.plan.claims || r.plan.decode_refuses) {
     std::uint32_t rank = 0;
     each_rank(r.decode, [&](Process& p) {
@@ -378,11 +380,34 @@ void Traffic::admit_decode(Request& r) {
     room = room && p.pool.free_blocks() >= blocks && p.queue_has_room() && !p.stalled &&
            !p.engine_stalled;
   });
-  if (!room) {
-    world_.journal.mark(Mark::no_room_waits);
-    return world_.later(kRetryAdmission, [this, &r] { admit_decode(r); });
+  if (room) return register_parts(r);
+  world_.journal.mark(Mark::no_room_waits);
+  if (world_.now() - r.decode.queued_since >= world_.settings.transfer_total) {
+    return expire_decode(r);
   }
-  register_parts(r);
+  world_.later(kRetryAdmission, [this, &r] { admit_decode(r); });
+}
+
+// As the engine: who waits for blocks holds P's under its claim, and P may be what those who hold
+// the blocks here wait for. Nothing else ends that [I4].
+void Traffic::expire_decode(Request& r) {
+  if (waits_for_each_other(r)) world_.journal.mark(Mark::waited_for_each_other);
+  cancel_decode(r);
+  leg_failed(r, kDecodeLeg, 504, "no blocks within transfer_total");
+}
+
+// Its prompt fills the pool of a P that waits for this very pool.
+bool Traffic::waits_for_each_other(const Request& r) {
+  const auto holds = [](Process* p, const Request& request) {
+    return p != nullptr && p->prefill_running(request.ids.front());
+  };
+  return std::any_of(requests_.begin(), requests_.end(), [&](const auto& entry) {
+    const Request& other = *entry.second;
+    return other.decode.state == State::kQueued && other.decode.instance == r.prefill.instance &&
+           other.prefill.instance == r.decode.instance &&
+           holds(world_.rank(r.prefill.instance, 0), r) &&
+           holds(world_.rank(other.prefill.instance, 0), other);
+  });
 }
 
 void Traffic::register_parts(Request& r) {
@@ -448,6 +473,7 @@ void Traffic::preempt_decode(Request& r) {
   leg.life = world_.instance(other).lives;
   leg.attempt = {leg.attempt.binding + 1, 0};
   leg.outstanding = 0;
+  leg.queued_since = world_.now();
   leg.state = State::kQueued;
   admit_decode(r);
 }
@@ -457,7 +483,7 @@ void Traffic::cancel_attempt(Request& r, bool keep) {
     for (const TransferId id : r.ids) {
       p.submit([id, keep](Process& self, Time now) {
         if (!self.decode) return;
-        keep ? self.decode->withdraw(id, now) : self.decode->cancel(id, now);
+        keep ? self.decode->withdraw(id, now) : self.cancel(id, now);
       });
     }
   });

@@ -92,6 +92,7 @@ class Traffic final : public Engines {
     bool broken = false;
     bool shutdown = false;
     std::vector<std::pair<std::uint32_t, Process::Key>> received;  // process, attempt
+    Time queued_since{};                                           // D: for blocks
     // P.
     std::uint32_t computed = 0;
   };
@@ -129,6 +130,8 @@ class Traffic final : public Engines {
 
   void start_decode(Request& r);
   void admit_decode(Request& r);
+  void expire_decode(Request& r);
+  bool waits_for_each_other(const Request& r);
   void register_parts(Request& r);
   void preempt_decode(Request& r);
   void attempt_over(Request& r);

@@ -17,8 +17,8 @@ class Trial : public ::testing::Test {
   void build(std::uint32_t ranks = 1) {
     world.emplace(settings, choices, 1, journal);
     traffic.emplace(*world);
-    p = world->add_instance(true, ranks);
-    d = world->add_instance(false, ranks);
+    p = world->add_instance(Role::kProducer, ranks);
+    d = world->add_instance(Role::kConsumer, ranks);
   }
   Plan plan() {
     Plan out;
@@ -415,7 +415,7 @@ TEST_F(Trial, B55_EachFailureInItsOwnCounter) {
 TEST_F(Trial, B55_RefusedHandshakesAndLostMessagesAreCountedApart) {
   settings.fixed_delays = true;  // the close does not overtake the Refuse, as on a stream
   build();
-  const std::uint32_t odd = world->add_instance(false, 1, true);
+  const std::uint32_t odd = world->add_instance(Role::kConsumer, 1, true);
   for (std::uint64_t i = 1; i <= 3; ++i) {
     Plan refused = plan();
     refused.decode = odd;
@@ -455,6 +455,63 @@ TEST_F(Trial, B59_ARetryNeverPairsWithAnOldAttempt) {
       EXPECT_TRUE(answered(request.number)) << "moment " << moment;
       finish();
     }
+  }
+}
+
+// ---- instances that are P and D ----
+
+class BothTrial : public Trial {
+ protected:
+  // Two requests each way, each of half a pool.
+  void start(Mode mode, std::uint32_t pool_blocks, Duration until_decode) {
+    journal = Journal();
+    settings.mode = mode;
+    settings.pool_blocks = pool_blocks;
+    traffic.reset();
+    world.emplace(settings, choices, 1, journal);
+    traffic.emplace(*world);
+    p = world->add_instance(Role::kBoth, 1);
+    d = world->add_instance(Role::kBoth, 1);
+    for (int i = 0; i < 4; ++i) {
+      Plan plan = this->plan();
+      if (i % 2 == 1) std::swap(plan.prefill, plan.decode);
+      plan.decode_delay = until_decode;
+      plan.request_timeout = std::chrono::hours(1);
+      traffic->start(plan);
+    }
+  }
+  std::uint64_t marks(Mark mark) const { return journal.marks()[static_cast<std::size_t>(mark)]; }
+};
+
+TEST_F(BothTrial, BytesGoBothWaysAtOnce) {
+  for (const Mode mode : {Mode::kPush, Mode::kPull}) {
+    const std::uint32_t first = number + 1;
+    start(mode, 48, Duration{});
+    run();
+    for (std::uint32_t i = first; i <= number; ++i) EXPECT_TRUE(answered(i));
+    EXPECT_GT(marks(mode == Mode::kPull ? Mark::pulled_both_ways : Mark::pushed_both_ways), 0U);
+    finish();
+  }
+}
+
+// Each pool is full of prompts, and each prompt waits for blocks in the other pool.
+TEST_F(BothTrial, TwoThatWaitForEachOthersPoolsStopWaiting) {
+  settings.transfer_total = milliseconds(1200);
+  for (const Mode mode : {Mode::kPush, Mode::kPull}) {
+    start(mode, 8, milliseconds(20));
+    run();
+    EXPECT_TRUE(traffic->all_finished()) << "they wait for each other";
+    EXPECT_GT(marks(Mark::waited_for_each_other), 0U);
+    finish();
+  }
+}
+
+TEST_F(BothTrial, NothingElseEndsThatWait) {
+  settings.transfer_total = std::chrono::hours(1);
+  for (const Mode mode : {Mode::kPush, Mode::kPull}) {
+    start(mode, 8, milliseconds(20));
+    run(std::chrono::seconds(60));
+    EXPECT_EQ(traffic->open(), 4U);
   }
 }
 

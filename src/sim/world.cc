@@ -44,6 +44,18 @@ fabric::sim::Options fabric_options(const Settings& s) {
   return out;
 }
 
+char letter_of(Role role) {
+  switch (role) {
+    case Role::kProducer:
+      return 'p';
+    case Role::kConsumer:
+      return 'd';
+    case Role::kBoth:
+      return 'b';
+  }
+  return '?';
+}
+
 std::size_t slot_of(wire::MessageType type) {
   return std::min<std::size_t>(static_cast<std::size_t>(type), 31);
 }
@@ -166,11 +178,11 @@ void World::leap(Duration by) {
 
 // ---- processes ----
 
-std::uint32_t World::add_instance(bool is_prefill, std::uint32_t ranks, bool odd) {
+std::uint32_t World::add_instance(Role role, std::uint32_t ranks, bool odd) {
   const auto index = static_cast<std::uint32_t>(instances_.size());
   Instance& added = instances_.emplace_back();
-  added.is_prefill = is_prefill;
-  added.engine_id = fmt::format("{}{}", is_prefill ? 'p' : 'd', index);
+  added.role = role;
+  added.engine_id = fmt::format("{}{}", letter_of(role), index);
   added.odd = odd;
   added.ranks.resize(ranks);
   start(index);
@@ -181,7 +193,7 @@ handover::Config World::config_for(const Instance& instance, std::uint32_t rank,
                                    std::uint64_t incarnation) {
   handover::Config out;
   out.id = {fmt::format("{}.{}", instance.engine_id, rank), incarnation};
-  out.role = instance.is_prefill ? Role::kProducer : Role::kConsumer;
+  out.role = instance.role;
   out.mode = settings.mode;
   out.version_max = instance.version_max;
   out.verify_blocks = settings.verify;
@@ -220,7 +232,8 @@ void World::make_process(std::uint32_t index, std::uint32_t rank) {
     journal.mark(Mark::clock_skew);
   }
   Pool pool(settings.layers, settings.pool_blocks, settings.block_size, settings.token_bytes,
-            inst.is_prefill ? 0 : (index % 2) * 16, inst.is_prefill ? kGarbage : kPoison);
+            inst.role == Role::kProducer ? 0 : (index % 2) * 16,
+            inst.role == Role::kProducer ? kGarbage : kPoison);
   if (inst.odd) pool.geometry.model = "another";
   place.odd = inst.odd;
   auto endpoint = network.make_endpoint(config.id);
@@ -305,25 +318,30 @@ void World::leave(std::uint32_t index) {
     Process& p = process(number);
     if (!p.alive) continue;
     if (p.prefill && p.prefill->writes_in_flight() > 0) journal.mark(Mark::shutdown_in_flight);
-    if (p.decode) {
+    if (!p.prefill) {
       p.decode->shutdown(p.clock());
       end_process(p);
       continue;
     }
-    if (p.prefill) p.prefill->shutdown(p.clock());
+    if (p.decode) p.decode->abandon(p.clock());
+    p.prefill->shutdown(p.clock());
     p.leaving = true;
     later(milliseconds(1), [this, number] { end_once_drained(number, 100); });
   }
 }
 
-// What is posted completes first: P's memory is read until then [I2].
+// What is posted completes first: P's memory is read until then [I2]. Where the process is D as
+// well, its own writers are given the time to say that they have stopped.
 void World::end_once_drained(std::uint32_t number, int tries) {
   Process& process = *processes_[number];
   if (!process.alive) return;
   if (!process.stalled) process.turn();
-  if (tries > 0 && process.prefill && process.prefill->writes_in_flight() > 0) {
+  const bool quiet = process.prefill->writes_in_flight() == 0 &&
+                     (!process.decode || process.decode->quarantined_blocks() == 0);
+  if (tries > 0 && !quiet) {
     return later(milliseconds(2), [this, number, tries] { end_once_drained(number, tries - 1); });
   }
+  if (process.decode) process.decode->shutdown(process.clock());
   end_process(process);
 }
 
@@ -441,8 +459,11 @@ void World::down(std::uint32_t number, LinkId id, const char* why) {
     return;
   }
   open = false;
-  if (p->decode) p->decode->on_link_down(id, why, p->clock());
-  if (p->prefill) p->prefill->on_link_down(id, why, p->clock());
+  if (link.dialler == number) {
+    p->decode->on_link_down(id, why, p->clock());
+  } else {
+    p->prefill->on_link_down(id, why, p->clock());
+  }
   p->turn();
 }
 
@@ -575,7 +596,7 @@ void World::deliver(std::uint32_t to, LinkId id, const Bytes& words, std::size_t
   }
   if (keep_last_) last_[slot] = {id, to, *words, size};
   const std::uint64_t stale = p->metrics.stale_messages.value();
-  p->receive(id, frame);
+  p->receive(id, links_.at(id).dialler == to, frame);
   if (p->metrics.stale_messages.value() != stale) journal.mark(Mark::stale_message);
   if (!p->stalled) p->turn();
 }
@@ -602,8 +623,11 @@ void World::deliver_damaged(Process& p, LinkId id, const Bytes& words, std::size
   journal.mark(Mark::corrupt_refused);
   const Link& link = links_.at(id);
   if (!(link.dialler == p.place.number ? link.dialler_open : link.acceptor_open)) return;
-  if (p.decode) p.decode->on_bad_stream(id, frame.error(), p.clock());
-  if (p.prefill) p.prefill->on_bad_stream(id, frame.error(), p.clock());
+  if (link.dialler == p.place.number) {
+    p.decode->on_bad_stream(id, frame.error(), p.clock());
+  } else {
+    p.prefill->on_bad_stream(id, frame.error(), p.clock());
+  }
   p.turn();
 }
 
@@ -645,9 +669,24 @@ std::uint64_t World::fingerprint() const {
   return hash;
 }
 
+// What a process says of its connections, both of its roles together, is what stands.
+void World::check_connections(const Process& process) {
+  const auto stands = std::count_if(links_.begin(), links_.end(), [&](const auto& entry) {
+    const Link& link = entry.second;
+    const bool its = link.dialler == process.place.number || link.acceptor == process.place.number;
+    return its && link.dialler_open && link.acceptor_open;
+  });
+  if (process.metrics.peers_connected.value() == stands) return;
+  fault(Checker::kBooks,
+        fmt::format("{}: peers_connected is {}, {} connections stand", process.config.id.engine_id,
+                    process.metrics.peers_connected.value(), stands));
+}
+
 void World::check_at_end() {
   for (Process* p : living_) {
-    if (!p->leaving) p->check_at_end();
+    if (p->leaving) continue;
+    p->check_at_end();
+    check_connections(*p);
   }
   if (network.stats().immediates_overrun != 0) {
     fault(Checker::kBooks, "an immediate was lost: credits were exceeded");

@@ -78,7 +78,7 @@ struct Weather {
 
 struct Instance {
   std::string engine_id;
-  bool is_prefill = false;
+  Role role = Role::kBoth;
   bool alive = false;
   bool leaving = false;  // gets no new requests
   bool odd = false;      // has another model: nothing may ever be handed over to it [I9]
@@ -122,7 +122,7 @@ class World {
   void turn_all();
 
   // Instances and their processes. All ranks of an instance live and die together.
-  std::uint32_t add_instance(bool is_prefill, std::uint32_t ranks, bool odd = false);
+  std::uint32_t add_instance(Role role, std::uint32_t ranks, bool odd = false);
   void start(std::uint32_t instance);
   void crash(std::uint32_t instance);
   void leave(std::uint32_t instance);  // its processes end in good order, as far as they can
@@ -195,6 +195,7 @@ class World {
   void watch_silence(std::uint32_t number, Duration length);
   void watch_crash(std::uint32_t number);
   void check_crash(std::uint32_t number, Time since);
+  void check_connections(const Process& process);
 
   Time now_{};
   std::map<ItemKey, std::function<void()>> queue_;
