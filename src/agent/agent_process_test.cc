@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(All, KilledAt,
                          });
 
 TEST_F(AgentProcessTest, StoppedWriterHoldsItsBlocksUntilItIsDead) {
-  options_.push_back("peer_timeout=500");
+  options_.push_back("peer_timeout=2000");
   auto p = start_p();
   auto d = start_d();
   pass(*p, *d, 1);
@@ -166,7 +166,7 @@ TEST_F(AgentProcessTest, StoppedWriterHoldsItsBlocksUntilItIsDead) {
   p->kill(SIGSTOP);
   const Stopwatch watch("D's engine knows that P is silent");
   const std::string end = d->event(t);
-  watch.expect_below(5s);
+  watch.expect_below(10s);
   EXPECT_THAT(end, AllOf(HasSubstr(" failed peer_silent held "))) << end;
   EXPECT_THAT(d->ask("free", "free "), "free 25 0");  // no time makes reuse safe [I1]
   p->kill(SIGKILL);
@@ -175,7 +175,7 @@ TEST_F(AgentProcessTest, StoppedWriterHoldsItsBlocksUntilItIsDead) {
 }
 
 TEST_F(AgentProcessTest, StoppedWriterThatWakesDrains) {
-  options_.push_back("peer_timeout=500");
+  options_.push_back("peer_timeout=2000");
   auto p = start_p();
   auto d = start_d();
   pass(*p, *d, 1);

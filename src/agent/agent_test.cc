@@ -273,14 +273,14 @@ TEST_F(AgentTest, LeaseOfBlocksThatNobodyWantsExpires) {
 
 TEST_F(AgentTest, ClaimKeepsALeaseAlive) {
   start([](AgentOptions& options) {
-    options.lease = 300ms;
-    options.lease_renewal = 50ms;
+    options.lease = 2s;
+    options.lease_renewal = 100ms;
   });
   const auto t = TransferId::random();
   ASSERT_TRUE(d_->agent().claim(t, p_->address()));
   ASSERT_TRUE(p_->ready(t, 1, 30));
-  std::this_thread::sleep_for(1s);  // three leases long
-  p_->take_events();
+  // Renewals do not come closer than that: longer than the lease.
+  ASSERT_TRUE(p_->wait_until([&] { return p_->agent().metrics().leases_renewed.value() >= 25; }));
   EXPECT_TRUE(p_->ends(t, Side::kPrefill).empty());
   ASSERT_TRUE(d_->register_blocks(t, p_->address(), 30));
   ASSERT_TRUE(d_->wait_end(t, Side::kDecode));
@@ -337,9 +337,9 @@ TEST_F(AgentTest, AnAgentThatEndsTellsItsPeers) {
 
 TEST_F(AgentTest, EventDescriptorIsReadableWhileEventsWait) {
   start();
-  const auto readable = [&] {
+  const auto readable = [&](std::chrono::milliseconds within = 0ms) {
     pollfd fd{d_->agent().event_fd(), POLLIN, 0};
-    return ::poll(&fd, 1, 0) == 1;
+    return ::poll(&fd, 1, static_cast<int>(within.count())) == 1;
   };
   EXPECT_FALSE(readable());
   auto nowhere = p_->address();
@@ -351,7 +351,7 @@ TEST_F(AgentTest, EventDescriptorIsReadableWhileEventsWait) {
   while (d_->agent().metrics().decode_failed.value() < 2) std::this_thread::sleep_for(1ms);
   std::vector<Event> one(1);
   ASSERT_EQ(d_->agent().poll_events(one), 1U);
-  EXPECT_TRUE(readable());
+  EXPECT_TRUE(readable(20s));  // it was counted a moment before it can be taken
   std::size_t rest = 0;
   while (d_->agent().poll_events(one) == 1) ++rest;
   EXPECT_GE(rest, 1U);

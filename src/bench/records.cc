@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "base/boot_id.h"
 #include "base/clock.h"
@@ -17,6 +18,8 @@ using serving::find;
 using serving::Json;
 
 constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kPrefillBehind = std::chrono::seconds(2);
+constexpr Duration kPause = std::chrono::milliseconds(20);
 
 std::int64_t integer(const Json& object, std::string_view key) {
   const Json* value = find(object, key);
@@ -162,6 +165,15 @@ void add_leg_urls(const Json& page, const char* leg, const std::set<std::string>
   }
 }
 
+void collect_page(const std::string& url, const std::set<std::string>& wanted, Records& out) {
+  const auto page = get(url + "/debug/transfers", out.troubles);
+  if (!page) return;
+  const Json parsed = serving::parse_json(page->body).value_or(Json::object());
+  if (!read_records(page->body, offset_of(parsed, page->middle), wanted, out)) {
+    out.troubles.push_back(url + "/debug/transfers: its answer is no list of records");
+  }
+}
+
 void collect_side(const std::set<std::string>& urls, const std::set<std::string>& wanted,
                   std::vector<InstanceFacts>& facts, Records& out) {
   for (const std::string& url : urls) {
@@ -169,12 +181,25 @@ void collect_side(const std::set<std::string>& urls, const std::set<std::string>
       facts.push_back(parse_instance_facts(info->body));
       facts.back().url = url;
     }
-    const auto page = get(url + "/debug/transfers", out.troubles);
-    if (!page) continue;
-    const Json parsed = serving::parse_json(page->body).value_or(Json::object());
-    if (!read_records(page->body, offset_of(parsed, page->middle), wanted, out)) {
-      out.troubles.push_back(url + "/debug/transfers: its answer is no list of records");
-    }
+    collect_page(url, wanted, out);
+  }
+}
+
+// Of what D has, done: P's records come with its last completions, which may be after D's answers.
+bool is_prefill_behind(const Records& records) {
+  return std::any_of(records.by_transfer.begin(), records.by_transfer.end(), [](const auto& entry) {
+    const Handover& h = entry.second;
+    return h.has_decode && h.outcome == "done" && !h.has_prefill;
+  });
+}
+
+// A record that P has dropped already, of too many, never comes.
+void wait_for_prefill(const std::set<std::string>& urls, const std::set<std::string>& wanted,
+                      Records& out) {
+  const Time until = now() + kPrefillBehind;
+  while (is_prefill_behind(out) && out.troubles.empty() && now() < until) {
+    std::this_thread::sleep_for(kPause);
+    for (const std::string& url : urls) collect_page(url, wanted, out);
   }
 }
 
@@ -226,6 +251,7 @@ Records collect_records(const RecordSources& sources, const std::set<std::string
   if (!sources.decode.empty()) decode = {sources.decode};
   collect_side(prefill, wanted, out.prefill, out);
   collect_side(decode, wanted, out.decode, out);
+  if (!prefill.empty()) wait_for_prefill(prefill, wanted, out);
   return out;
 }
 

@@ -33,8 +33,9 @@ struct RecordSources {
   std::string decode;
 };
 
-// Blocks for the few calls it makes, at most some seconds each. Servers remember the latest 1,024
-// hand-overs; those of `wanted` that they do not remember are missing in the answer.
+// Blocks for the few calls it makes, at most some seconds each, and for up to 2 s for records of P
+// that come after D's answers. Servers remember the latest 1,024 hand-overs; those of `wanted` that
+// they do not remember are missing in the answer.
 Records collect_records(const RecordSources& sources, const std::set<std::string>& wanted);
 
 // Of these instances, now, by URL; what does not answer is left out.

@@ -285,7 +285,8 @@ TEST_P(EngineBugReportsWithCache, B10_EqualRequestsAtOnceLeaveNothingAtP) {
     if (HasFailure()) return;
   }
   EXPECT_EQ(decode_->metrics().prefix_cache_hits.value() > 0, GetParam());
-  EXPECT_EQ(prefill_->agent()->metrics().leases_held.value(), 0);
+  // The agent counts it when the event that freed the blocks is out.
+  EXPECT_TRUE(eventually([&] { return prefill_->agent()->metrics().leases_held.value() == 0; }));
 }
 
 // The token that P hands over is the end of the text already, or the last one allowed: the answer

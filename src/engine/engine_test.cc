@@ -54,12 +54,16 @@ TEST(Engine, AnswersDoNotDependOnHowTheWorkIsCut) {
     options.max_num_batched_tokens = setting.max_num_batched_tokens;
     options.num_blocks = setting.num_blocks;
     options.block_size = setting.block_size;
-    const auto engine = make_fake_engine(options);
+    FakeModel* model = nullptr;
+    const auto engine = make_fake_engine(options, nullptr, "", Role::kBoth, &model);
+    StepGate gate;
+    gate.hold(*model);
     std::vector<std::unique_ptr<Answer>> answers;
     for (const Request& request : requests) {
       answers.push_back(std::make_unique<Answer>());
       submit(*engine, request, *answers.back());
     }
+    gate.open();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       answers[i]->wait();
       EXPECT_EQ(seen(*answers[i]), expected[i]) << "request " << i;

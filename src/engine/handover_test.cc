@@ -96,6 +96,8 @@ TEST_P(FirstTokenTest, ThePairAnswersAsOneProcess) {
   d.poison_blocks = true;
   d.num_blocks = 40;  // and some are preempted
   start(p, d);
+  StepGate gate;
+  gate.hold(*decode_model_);
   std::vector<Request> requests;
   for (std::uint32_t i = 0; i < 24; ++i) {
     const std::uint32_t length = i < 6 ? i + 1 : 1 + (i * 7) % 50;
@@ -116,6 +118,9 @@ TEST_P(FirstTokenTest, ThePairAnswersAsOneProcess) {
       submit_both(requests[i], transfer, GetParam(), *p_answers[i], *d_answers[i]);
     }
   }
+  for (std::uint32_t i = 0; i < requests.size(); ++i)
+    ASSERT_TRUE(all_ready(transfer_number(i + 1)));
+  gate.open();
   std::uint64_t blocks = 0;
   for (std::uint32_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(i);

@@ -85,7 +85,10 @@ TEST(PrefixCaching, WhatWasGeneratedIsThereForTheNextTurn) {
 TEST(PrefixCaching, AFullPoolForgetsAndAnswersAsBefore) {
   EngineOptions options = caching();
   options.num_blocks = 20;
-  const auto engine = make_fake_engine(options);
+  FakeModel* model = nullptr;
+  const auto engine = make_fake_engine(options, nullptr, "", Role::kBoth, &model);
+  StepGate gate;
+  gate.hold(*model);
   std::vector<Request> requests;
   std::vector<std::unique_ptr<Answer>> answers;
   for (std::uint32_t i = 0; i < 40; ++i) {
@@ -95,6 +98,7 @@ TEST(PrefixCaching, AFullPoolForgetsAndAnswersAsBefore) {
     answers.push_back(std::make_unique<Answer>());
     submit(*engine, requests.back(), *answers.back());
   }
+  gate.open();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(i);
     answers[i]->wait();

@@ -192,7 +192,7 @@ TEST(Doctor, TriesTheSideChannel) {
     DoctorOptions options;
     options.prefill = p.url();
     options.decode = d.url();
-    options.timeout = 2;
+    options.timeout = 10;
     return diagnose(options);
   };
   std::vector<Check> checks = run(1);
@@ -285,7 +285,7 @@ TEST(Doctor, ARouterThatIsNotReadyIsToldWithItsReason) {
   asked.prefill = p.url();
   asked.decode = d.url();
   asked.router = "http://127.0.0.1:" + std::to_string((*router)->port());
-  asked.timeout = 2;
+  asked.timeout = 10;
   std::vector<Check> checks = diagnose(asked);
   ASSERT_NE(named(checks, "router"), nullptr);
   EXPECT_THAT(named(checks, "router")->found, ::testing::HasSubstr("no decode instance is ready"));
@@ -319,7 +319,7 @@ TEST(Doctor, SaysWhenDecodeMayNotConnectToPrefill) {
     DoctorOptions options;
     options.prefill = p.url();
     options.decode = d.url();
-    options.timeout = 2;
+    options.timeout = 10;
     options.security.allowed_peers = {"10.9.9.9"};  // D's word counts more
     return diagnose(options);
   };
@@ -348,7 +348,7 @@ TEST(Doctor, AClaimedGeometryIsBounded) {
     d.kv = {"bfloat16", layers, heads, dim};
     d.block_size = block;
     const std::vector<Check> checks =
-        probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::milliseconds(100));
+        probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::seconds(5));
     const Check* found = named(checks, "handshake");
     return found == nullptr ? std::string("none") : found->found;
   };
@@ -384,8 +384,7 @@ TEST(Doctor, ADecodeOfANewerProtocolIsStillTried) {
   p.boot_id = "elsewhere";
   InstanceInfo d = healthy("d0", "kv_consumer");
   d.protocol = {2, 70000};
-  const auto checks =
-      probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::milliseconds(100));
+  const auto checks = probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::seconds(5));
   ASSERT_NE(named(checks, "handshake"), nullptr);
   EXPECT_THAT(named(checks, "handshake")->found, ::testing::HasSubstr("instances' own host"));
 }

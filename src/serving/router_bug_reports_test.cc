@@ -50,7 +50,7 @@ TEST_F(RouterBugReports, B06a_ADecodePortThatIsClosedIsToldAtOnceAndPIsDropped) 
 }
 
 TEST_F(RouterBugReports, B06b_ADecodeInstanceThatNeverAnswersEndsAtTheLimit) {
-  start(std::chrono::milliseconds(300));
+  start(std::chrono::seconds(2));  // all legs begin before
   const auto browsers = ask_many(kStream);
   for (const auto& browser : browsers) {
     EXPECT_TRUE(browser->ends());
@@ -243,7 +243,10 @@ class Load {
 
   void run(int at_once) {
     for (int i = 0; i < at_once; ++i) next();
-    EXPECT_TRUE(eventually([this] { return running_ == 0; })) << running_ << " have not ended";
+    // However slow the machine is, as long as some end.
+    for (int before = running_; !eventually([this] { return running_ == 0; }); before = running_) {
+      ASSERT_LT(running_, before) << "have not ended";
+    }
   }
   int failures() const { return failures_; }
 

@@ -312,6 +312,10 @@ class Process:
     def running(self):
         return self.popen is not None and self.popen.poll() is None
 
+    def wait_says(self, words, limit=30.0):
+        """Its lines come through a pipe and a thread of ours: later than what they tell of, and than an answer of HTTP."""
+        wait_for(f"{self.name} says {words!r}", lambda: words in self.output, limit)
+
     def kill(self, sig=signal.SIGKILL):
         if self.running():
             self.popen.send_signal(sig)
@@ -413,6 +417,13 @@ def complete(port, prompt="A short question.", timeout=60.0, **more):
     return request(port, "POST", "/v1/completions", body, timeout=timeout)
 
 
+def has_as_they_are(router_port, instances):
+    """The router may not have heard yet that one of them died and another process is in its place."""
+    listed = request(router_port, "GET", "/baton/upstreams", timeout=5).json["upstreams"]
+    up = {(one["url"], one["incarnation"]) for one in listed if one["up"]}
+    return all((f"http://{HOST}:{i.port}", i.about()["incarnation"]) in up for i in instances)
+
+
 class Stack:
     """One or more P, one or more D and a router; all push or all pull, which the router finds out."""
 
@@ -439,11 +450,9 @@ class Stack:
         """The router has all that run: it is healthy as soon as it has one of each stage."""
         if not self.router.running():
             raise AssertionError(f"the router ended while it started\n{self.router.output}")
-        running = {f"http://{HOST}:{instance.port}" for instance in self.instances if instance.running()}
         with contextlib.suppress(OSError, http.client.HTTPException):
-            listed = request(self.port, "GET", "/baton/upstreams", timeout=5).json["upstreams"]
             healthy = request(self.port, "GET", "/health", timeout=5).status == 200
-            return healthy and running <= {one["url"] for one in listed if one["up"]}
+            return healthy and has_as_they_are(self.port, [i for i in self.instances if i.running()])
         return False
 
     def wait_router_ready(self, limit=30.0):

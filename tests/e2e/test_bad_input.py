@@ -11,7 +11,7 @@ import pytest
 import stack
 
 MAX_LEN = 512
-FLAGS = ["--served-model-name", "small", "--max-model-len", MAX_LEN, "--max-num-seqs", 4, "--peer-timeout", 1]
+FLAGS = ["--served-model-name", "small", "--max-model-len", MAX_LEN, "--max-num-seqs", 4]
 
 
 @pytest.fixture(scope="module")

@@ -161,7 +161,7 @@ def test_B49_a_prompt_that_decode_computes_itself_is_counted_and_warned_about(se
     assert decode.metric("baton_local_prefills_total") == before, "a hand-over is none"
     assert stack.complete(decode.port).status == 200  # the parameters were lost on the way
     assert decode.metric("baton_local_prefills_total") == before + 1
-    assert "cause=local_prefill" in decode.output
+    decode.wait_says("cause=local_prefill")
 
 
 def test_B54_prompt_tokens_are_counted_once_and_received_is_not_cached(servers):

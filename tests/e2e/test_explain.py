@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import stack
-from test_kill import hold, slow_model, FLAGS, PROMPT, writing, names_the_cause  # noqa: F401
+from test_kill import hold, slow_model, flags_with_patience, PROMPT, writing, names_the_cause  # noqa: F401
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"
@@ -152,7 +152,7 @@ def failure_lines(process):
 
 
 def test_one_line_a_failure_on_each_side_with_both_ids(slow_model, hold):  # noqa: F811
-    with stack.Stack(slow_model, extra=FLAGS, prefill_env={"BATON_FAULT": f"hold_writes:{hold}"}) as servers:
+    with stack.Stack(slow_model, extra=flags_with_patience(60), prefill_env={"BATON_FAULT": f"hold_writes:{hold}"}) as servers:
         with writing(servers, hold, False) as client:
             stack.wait_for("P has computed the prompt",
                            lambda: servers.prefill[0].about()["requests"]["running"] == 0)
@@ -161,15 +161,18 @@ def test_one_line_a_failure_on_each_side_with_both_ids(slow_model, hold):  # noq
             names_the_cause(client, servers)
         transfer = client.error["baton"]["transfer_id"]
         for process in (servers.router, servers.decode[0]):
-            lines = stack.wait_for(f"{process.name} has said it", lambda p=process: [
-                line for line in failure_lines(p) if line.get("transfer") == transfer])
-            ends = [line for line in lines if line.get("then") != "decode_decides"]
-            assert len(ends) == 1, lines
-            for line in lines:
+            def said(p=process):
+                return [line for line in failure_lines(p) if line.get("transfer") == transfer]
+
+            def ends(p=process):
+                return [line for line in said(p) if line.get("then") != "decode_decides"]
+            stack.wait_for(f"{process.name} has said how it ended", ends)
+            assert len(ends()) == 1, said()
+            for line in said():
                 assert line["request"] and line["cause"], line
                 assert "prefill-0" in line["prefill"] and "decode-0" in line["decode"], line
-        router = [line for line in failure_lines(servers.router) if line["transfer"] == transfer]
-        decode = [line for line in failure_lines(servers.decode[0]) if line["transfer"] == transfer]
+        router = [line for line in failure_lines(servers.router) if line.get("transfer") == transfer]
+        decode = [line for line in failure_lines(servers.decode[0]) if line.get("transfer") == transfer]
         assert router[0]["request"] in decode[0]["request"], "the same request on both"
         assert decode[0]["cause"] == client.error["baton"]["cause"] == "peer_died"
         assert servers.decode[0].metric("baton_failures_total", cause="peer_died") >= 1

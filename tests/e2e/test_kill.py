@@ -4,6 +4,7 @@ A phase is reached by conditions alone: a request that occupies the only place o
 back (BATON_FAULT=hold_writes). Bounds are those of docs/protocol.md times FACTOR; what was measured is printed.
 """
 import contextlib
+import pathlib
 import signal
 import time
 
@@ -13,7 +14,7 @@ import stack
 FACTOR = 5           # a busy machine of two cores
 SURVIVOR = 1.0       # a peer's process died, or the router: the survivor's engine knows and frees
 CLIENT = 2.0         # ... and the client has its error
-PEER_TIMEOUT = 1.0   # --peer-timeout of these servers, seconds
+PEER_TIMEOUT = 2.0   # --peer-timeout of these servers, seconds. What is held in mid-write is given up as late, too
 SILENT = PEER_TIMEOUT + 1.0
 ROUTER_SILENT = 6.0  # the router's own --peer-timeout, 5 s by default, + 1 s
 RESEND = 2.0         # longest distance between two tries of a message whose answer is missing
@@ -23,6 +24,12 @@ BLOCKS = 32          # of D, 16 tokens each: two prompts of more than half of th
 
 FLAGS = ["--served-model-name", "slow", "--max-num-seqs", 1, "--max-num-batched-tokens", 64,
          "--peer-timeout", PEER_TIMEOUT, "--threads", 1]
+
+
+def flags_with_patience(seconds):
+    """What is held in mid-write is not given up before, however busy the machine is."""
+    at = FLAGS.index("--peer-timeout")
+    return [*FLAGS[:at], "--peer-timeout", seconds, *FLAGS[at + 2:]]
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +135,16 @@ def ready(servers, hold, stream, tokens=LONG):
 
 @contextlib.contextmanager
 def prefilling(servers, hold, stream, tokens=LONG):
-    """P computes a long prompt."""
-    prefill = servers.prefill[0]
+    """P computes a long prompt; in push D has the request as well."""
+    prefill, decode = servers.prefill[0], servers.decode[0]
     before = prefill.metric("baton_computed_prompt_tokens_total")
+    accepted = decode.metric("vllm:prompt_tokens_total")
     hold.touch()
     client = stack.Client(servers.port, {"prompt": [7] * (BLOCKS * 15), "max_tokens": 16}, stream)
     try:
         stack.wait_for("P computes", lambda: prefill.metric("baton_computed_prompt_tokens_total") > before)
+        if servers.mode == "push":
+            stack.wait_for("D has the request", lambda: decode.metric("vllm:prompt_tokens_total") > accepted)
         yield client
     finally:
         hold.unlink(missing_ok=True)
@@ -188,8 +198,10 @@ def names_the_cause(client, servers):
 def kill_an_instance(servers, hold, phase, side, stream):
     victim = servers.prefill[0] if side == "prefill" else servers.decode[0]
     survivor = servers.decode[0] if side == "prefill" else servers.prefill[0]
-    answered = phase is decoding and side == "prefill"  # P's part was over
+    answered = phase is decoding and side == "prefill"  # P's part is over
     with phase(servers, hold, stream, 60 if answered else LONG) as client:
+        if answered:  # D may decode before P has said its last word
+            victim.wait_at_rest()
         begin = time.monotonic()
         victim.kill()
         client.finish()
@@ -286,11 +298,19 @@ def test_thirty_clients_leave_at_once(servers, hold):
 # ---------------------------------------------------------------------------------------------------------------------
 # P stops without a word.
 
+def stop(process):
+    """SIGSTOP takes effect thread by thread: on a busy machine some run on for a while."""
+    process.kill(signal.SIGSTOP)
+    tasks = pathlib.Path(f"/proc/{process.popen.pid}/task")
+    stack.wait_for(f"{process.name} is stopped", lambda: all(
+        (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks.iterdir()))
+
+
 @pytest.mark.parametrize("end", ["wakes", "dies"])
 def test_a_stopped_writer_keeps_its_blocks_in_quarantine_until_it(servers, hold, end):
     prefill, decode = servers.prefill[0], servers.decode[0]
     with writing(servers, hold, False) as client:
-        prefill.kill(signal.SIGSTOP)
+        stop(prefill)
         begin = time.monotonic()
         client.finish()
         names_the_cause(client, servers)
@@ -319,7 +339,7 @@ def test_a_stopped_decode_instance_does_not_hold_p_for_ever(servers, hold):
     before P knew of the request, and D, awake again, serves."""
     prefill, decode = servers.prefill[0], servers.decode[0]
     with ready(servers, hold, True) as client:
-        decode.kill(signal.SIGSTOP)
+        stop(decode)
         begin = time.monotonic()
         prefill.wait_at_rest(ROUTER_SILENT * FACTOR)
         say("D stopped: P is at rest", time.monotonic() - begin, ROUTER_SILENT)

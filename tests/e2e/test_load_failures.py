@@ -15,7 +15,7 @@ from test_kill import hold  # noqa: F401
 
 PROMPT = list(range(5, 105))
 ASK = {"prompt": PROMPT, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-FLAGS = ["--served-model-name", "m", "--threads", 1, "--peer-timeout", 1]
+FLAGS = ["--served-model-name", "m", "--threads", 1, "--peer-timeout", 3]
 
 
 class World:
@@ -91,6 +91,7 @@ def peer_died(world, policy, stream, transfer):
     client = world.decode_request(policy, stream, world.params(transfer))
     registered(world, policy)
     world.prefill.kill()
+    world.prefill.wait()  # D may know of it before it can be reaped
     return client
 
 

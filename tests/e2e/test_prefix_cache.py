@@ -46,17 +46,39 @@ def test_each_turn_of_a_chat_moves_only_what_is_new(small_model, mode):
         assert min(hits) > 0 and hits[1] > hits[0], "D has its own answers, too"
 
 
-@pytest.mark.parametrize("mode", ["push", "pull"])
-def test_clients_are_told_what_prefill_found_where_decode_has_no_cache(small_model, mode):
-    with stack.Stack(small_model, mode=mode, extra=FLAGS, decode_extra=["--no-enable-prefix-caching"]) as running:
-        # P says it beside the hand-over: a D that answers in no time may be ahead of it.
-        ask = {"prompt": [5 + i % 90 for i in range(150)], "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+ASK = {"prompt": [5 + i % 90 for i in range(150)], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+
+def cached_in(usage):
+    return usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def streamed_usage(port, when_p_has_said):
+    """P's first token comes with what it found in its cache."""
+    events = iter(stack.Stream(port, "/v1/completions", {**ASK, "stream_options": {"include_usage": True}}))
+    next(events)
+    when_p_has_said()
+    return [event["usage"] for event in events if event.get("usage")][-1]
+
+
+def test_clients_are_told_what_prefill_found_where_decode_has_no_cache(small_model, tmp_path):
+    """Push: P says it beside the hand-over, and a D that answers in no time would be ahead of it. So the KV cache waits."""
+    hold = tmp_path / "hold"
+    with stack.Stack(small_model, extra=FLAGS, decode_extra=["--no-enable-prefix-caching"],
+                     prefill_env={"BATON_FAULT": f"hold_writes:{hold}"}) as running:
         for cached in (0, 144):
-            usage = stack.complete(running.port, **ask).json["usage"]
-            assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+            hold.touch()
+            assert cached_in(streamed_usage(running.port, hold.unlink)) == cached
             running.wait_whole()
-        events = list(stack.Stream(running.port, "/v1/completions", {**ask, "stream_options": {"include_usage": True}}))
-        assert [e["usage"] for e in events if e.get("usage")][-1]["prompt_tokens_details"]["cached_tokens"] == 144
+
+
+def test_clients_are_told_what_prefill_found_in_pull(small_model):
+    """P has said it before D is chosen."""
+    with stack.Stack(small_model, mode="pull", extra=FLAGS, decode_extra=["--no-enable-prefix-caching"]) as running:
+        for cached in (0, 144):
+            assert cached_in(stack.complete(running.port, **ASK).json["usage"]) == cached
+            running.wait_whole()
+        assert cached_in(streamed_usage(running.port, lambda: None)) == 144
 
 
 def alone(model):

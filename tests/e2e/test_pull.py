@@ -5,16 +5,15 @@ a killed or stopped process may cost has the bounds of test_kill.
 """
 import contextlib
 import json
-import pathlib
 import signal
 import subprocess
 import time
 
 import pytest
 import stack
-from test_kill import (BLOCKS, CLIENT, FACTOR, FLAGS, LONG, PROMPT, SILENT, SURVIVOR, decoding, hold,  # noqa: F401
-                       kill_an_instance, kill_the_router, names_the_cause, prefilling, ready, restart, say, servers,
-                       slow_model, test_restarts_under_load_leave_nothing, test_thirty_clients_leave_at_once, writing)
+from test_kill import (BLOCKS, CLIENT, FACTOR, FLAGS, LONG, PROMPT, SILENT, SURVIVOR, decoding,  # noqa: F401
+                       flags_with_patience, hold, kill_an_instance, kill_the_router, names_the_cause, prefilling, ready, restart, say, servers,
+                       slow_model, stop, test_restarts_under_load_leave_nothing, test_thirty_clients_leave_at_once, writing)
 
 LEASE = 2  # seconds
 
@@ -98,14 +97,6 @@ def test_the_client_leaves(servers, hold, phase, stream):  # noqa: F811
 # ---------------------------------------------------------------------------------------------------------------------
 # Stops.
 
-def stop(process):
-    """SIGSTOP takes effect thread by thread: on a busy machine some run on for a while."""
-    process.kill(signal.SIGSTOP)
-    tasks = pathlib.Path(f"/proc/{process.popen.pid}/task")
-    stack.wait_for(f"{process.name} is stopped", lambda: all(
-        (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks.iterdir()))
-
-
 def test_a_stopped_p_is_not_waited_for(servers, hold):  # noqa: F811
     """D may read a stopped P's memory; what it read counts only once P has said that it held still."""
     prefill, decode = servers.prefill[0], servers.decode[0]
@@ -140,8 +131,7 @@ def test_a_d_that_wakes_after_the_lease_discards_what_it_reads(servers, hold):  
 
 def test_a_d_that_misses_only_its_lease_is_told_so(slow_model, hold):  # noqa: F811
     """The connection lives and nobody counts as silent: the lease alone ends, and P's answer to the last byte says it [I5]."""
-    flags = [*FLAGS[:FLAGS.index("--peer-timeout")], *FLAGS[FLAGS.index("--peer-timeout") + 2:], "--peer-timeout", 60]
-    with stack.Stack(slow_model, mode="pull", extra=[*flags, "--lease", LEASE], prefill_extra=["--max-model-len", 4096],
+    with stack.Stack(slow_model, mode="pull", extra=[*flags_with_patience(60), "--lease", LEASE], prefill_extra=["--max-model-len", 4096],
                      decode_extra=["--max-model-len", BLOCKS * 16], decode_env={"BATON_FAULT": f"hold_reads:{hold}"},
                      router_extra=["--peer-timeout", 60]) as running:
         prefill, decode = running.prefill[0], running.decode[0]

@@ -25,7 +25,7 @@ def test_a_shared_key_secures_the_hand_over(small_model, key_file):
         assert stack.complete(servers.port).status == 200
         prefill, decode = servers.prefill[0], servers.decode[0]
         assert decode.metric("baton_handovers_total", side="decode", outcome="done") == 1
-        assert "secured by the pre-shared key pool-1" in prefill.output
+        prefill.wait_says("secured by the pre-shared key pool-1")
         # Noise and a peer without TLS are turned away, counted, and disturb nobody.
         for noise in (b"BTON" + bytes(100), bytes([0x16]) * 500, b"GET / HTTP/1.1\r\n\r\n"):
             with socket.create_connection((stack.HOST, prefill.kv_port), 5) as stranger:
@@ -63,10 +63,10 @@ def test_an_open_control_channel_needs_keys_or_the_word_insecure(small_model, ke
         process = instance(extra, {"kv_ip": "0.0.0.0"}).start()
         try:
             process.wait_ready()
-            assert ("peers are not authenticated" in process.output) == warned, process.output
         finally:
             process.kill()
-            process.wait()
+            process.wait()  # with it all that it said has been read
+        assert ("peers are not authenticated" in process.output) == warned, process.output
 
 
 def test_an_open_http_listener_is_warned_about(small_model):
@@ -74,7 +74,7 @@ def test_an_open_http_listener_is_warned_about(small_model):
                              ["--threads", 1, "--host", "0.0.0.0"]).start()
     try:
         process.wait_ready()
-        assert "the HTTP server listens on 0.0.0.0" in process.output, process.output
+        process.wait_says("the HTTP server listens on 0.0.0.0")
     finally:
         process.kill()
         process.wait()

@@ -69,7 +69,7 @@ def test_every_output_says_emulated(pair):
         assert model["id"] == PROFILE and model["emulated"].startswith("emulated: profile")
         assert instance.about()["emulated"].startswith("emulated: profile")
         assert instance.metric("baton_emulation_info", emulated="true", profile=PROFILE) == 1
-        assert f"emulated: profile {PROFILE}" in instance.output
+        instance.wait_says(f"emulated: profile {PROFILE}")
     answer = stack.complete(pair.port, "some text", max_tokens=3).json
     assert answer["system_fingerprint"].startswith(f"emulated: profile {PROFILE}")
     log = stack.request(pair.prefill[0].port, "GET", "/debug/transfers").json

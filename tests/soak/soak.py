@@ -94,9 +94,8 @@ class World:
     def _all_up(self, router):
         with contextlib.suppress(OSError, http.client.HTTPException):
             samples = stack.metric_samples(router.port)
-            up = sum(value for name, _, value in samples if name == "baton_router_instance_up")
             running = sum(value for name, _, value in samples if name == "baton_router_instance_running")
-            return up == len(self.instances) and running == 0
+            return running == 0 and stack.has_as_they_are(router.port, self.instances)
         return False
 
     def logs(self):

@@ -1,6 +1,7 @@
 // What the engine's tests share: engines over the fakes, and a place where answers are collected.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -36,6 +37,23 @@ class Answer {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
+};
+
+// Holds the steps of an engine back until it is opened: what was handed in by then is there at
+// once, whichever thread the machine runs first. For tests that need requests to meet.
+class StepGate {
+ public:
+  // Before the engine's first request.
+  void hold(FakeModel& model) {
+    model.before_forward = [opened = opened_](auto) { opened->wait(false); };
+  }
+  void open() {
+    *opened_ = true;
+    opened_->notify_all();
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> opened_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 EngineOptions small_options();  // blocks of 4 tokens, 256 of them

@@ -31,14 +31,18 @@ class FakeInstance {
   }
   ~FakeInstance() { stop(); }
 
+  // 0: any port. One that it had may be somebody's outgoing connection's for a while.
   void start(std::uint16_t port) {
     http::ServerOptions options;
     options.port = port;
-    auto server = http::Server::start(
-        std::move(options), [this](http::Request request, std::shared_ptr<http::ResponseWriter> w) {
-          handle(std::move(request), std::move(w));
-        });
-    server_ = std::move(server.value());
+    ASSERT_TRUE(eventually([&] {
+      auto server = http::Server::start(
+          options, [this](http::Request request, std::shared_ptr<http::ResponseWriter> w) {
+            handle(std::move(request), std::move(w));
+          });
+      if (server) server_ = std::move(*server);
+      return server.has_value();
+    })) << port;
     port_ = server_->port();
   }
   void stop() {
