@@ -76,7 +76,7 @@ sim-long: configure ## the same, two million schedules (a quarter of an hour)
 	@cmake --build --preset release -j $(JOBS) --target sim && \
 	  $(BUILD)/src/sim/sim --preset long --report build/sim/report.json
 
-mutate: configure ## seeded faults in copies of the product, each of which the simulator must find (long)
+mutate: configure ## seeded faults in copies of the product, each of which the simulator or its unit test must find (nine minutes)
 	@$(PYTHON) tools/mutate
 
 BATON := $(BUILD)/src/apps/baton
