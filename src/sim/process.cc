@@ -141,8 +141,10 @@ void Process::cancel(TransferId transfer, Time now) {
 }
 
 void Process::take_events() {
-  // A transfer that is refused, superseded and registered again may have several ends waiting.
-  if (events_.size() > 8 * std::size_t{config.transfers_max}) {
+  // A transfer that is refused, superseded and registered again may have several ends waiting, at
+  // each side that this process is; and each call that waited may have been refused in one turn.
+  const std::size_t sides = (decode ? 1U : 0U) + (prefill ? 1U : 0U);
+  if (events_.size() > 8 * sides * config.transfers_max + kQueue) {
     fault(Checker::kQueues, fmt::format("{} events wait", events_.size()));
   }
   while (!events_.empty()) {
