@@ -85,6 +85,15 @@ class PullTest : public PairTest {
     std::erase_if(p_port.out, [&](const RecordingPort::Sent& s) { return s.type == lost; });
     exchange();
   }
+  // P no longer knows the grant, and nothing is wrong with the request.
+  void p_asks_for_a_new_grant() {
+    wire::Stopped again;
+    again.key = {kId, {0, 1}, {0, 0}, 1};
+    again.drained = again.again = true;
+    wire::Encoder encoder;
+    p_port.send(link, encoder.encode(again));
+    exchange();
+  }
   void fetch_two() { fetch({0, 8}, {3, 4}, {{0, 8}, {{1, 2}}}); }
   void finish_one_read() {
     const ReadOp op = d_port.reads.front();
@@ -164,12 +173,7 @@ TEST_F(PullTest, ANewGrantBeforeTheFirstReadReadsEachByteOnce) {
   d_port.room = 0;  // the fabric takes nothing yet
   fetch_two();
   exchange();
-  wire::Stopped again;
-  again.key = {kId, {0, 1}, {0, 0}, 1};
-  again.drained = again.again = true;
-  wire::Encoder encoder;
-  p_port.send(link, encoder.encode(again));
-  exchange();
+  p_asks_for_a_new_grant();
   d_port.room = 1000;
   pass(milliseconds(500));
   finish_reads();
@@ -186,12 +190,7 @@ TEST_F(PullTest, ANewGrantKeepsWhatWasRead) {
   finish_one_read();
   finish_one_read();
   d_port.out.clear();  // taken
-  wire::Stopped again;
-  again.key = {kId, {0, 1}, {0, 0}, 1};
-  again.drained = again.again = true;
-  wire::Encoder encoder;
-  p_port.send(link, encoder.encode(again));
-  exchange();
+  p_asks_for_a_new_grant();
   pass(milliseconds(500));
   EXPECT_EQ(d_event().outcome, Outcome::kDone);
   EXPECT_EQ(d_port.reads_ever.size(), 2U);  // [I8]
@@ -208,12 +207,7 @@ TEST_F(PullTest, ANewGrantGoesOnWhereReadingWas) {
   d_port.room = 0;  // the fabric is full of others' reads when these are done
   finish_reads();
   ASSERT_EQ(d_port.reads_ever.size(), 3U);
-  wire::Stopped again;
-  again.key = {kId, {0, 1}, {0, 0}, 1};
-  again.drained = again.again = true;
-  wire::Encoder encoder;
-  p_port.send(link, encoder.encode(again));
-  exchange();
+  p_asks_for_a_new_grant();
   d_port.room = 1000;
   pass(milliseconds(500));
   finish_reads();

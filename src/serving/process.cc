@@ -77,6 +77,13 @@ void complain(std::string_view who, std::string_view text) {
   }
 }
 
+void refuse_given(std::initializer_list<std::pair<std::string_view, bool>> flags,
+                  std::string_view why, std::vector<std::string>& problems) {
+  for (const auto& [flag, is_given] : flags) {
+    if (is_given) problems.push_back(fmt::format("{} {}", flag, why));
+  }
+}
+
 std::string seconds_problem(std::string_view flag, double value) {
   constexpr double kMost = 7 * 24 * 3600;
   if (std::isfinite(value) && value > 0 && value <= kMost) return "";

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -46,6 +49,10 @@ void complain(std::string_view who, std::string_view text);
 // Flags in seconds: what is wrong with the value ("" if nothing), and the value as a duration.
 std::string seconds_problem(std::string_view flag, double value);
 Duration from_seconds(double seconds);
+
+// Flags that would do nothing here: one problem, "FLAG WHY", for each that was given.
+void refuse_given(std::initializer_list<std::pair<std::string_view, bool>> flags,
+                  std::string_view why, std::vector<std::string>& problems);
 
 bool is_loopback(std::string_view host);
 // One warning line if the host is not this machine's own.

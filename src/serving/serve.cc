@@ -99,20 +99,16 @@ Security security_of(const ServeOptions& options, Security security) {
 // Flags of the hand-over, without one: they would do nothing.
 void check_no_handover(const ServeOptions& options, Problems& problems) {
   const ServeOptions untold;
-  const auto check = [&problems](std::string_view flag, bool given) {
-    if (!given) return;
-    problems.push_back(
-        fmt::format("{} is about the hand-over, which needs --kv-transfer-config", flag));
-  };
-  check("--fabric", options.fabric != untold.fabric);
-  check("--fabric-provider", options.fabric_provider != untold.fabric_provider);
-  check("--fabric-address", !options.fabric_address.empty());
-  check("--kv-tls-cert", !options.kv_tls_cert.empty());
-  check("--kv-tls-key", !options.kv_tls_key.empty());
-  check("--kv-tls-ca", !options.kv_tls_ca.empty());
-  check("--kv-psk-file", !options.kv_psk_file.empty());
-  check("--kv-allowed-peers", !options.kv_allowed_peers.empty());
-  check("--insecure", options.insecure);
+  refuse_given({{"--fabric", options.fabric != untold.fabric},
+                {"--fabric-provider", options.fabric_provider != untold.fabric_provider},
+                {"--fabric-address", !options.fabric_address.empty()},
+                {"--kv-tls-cert", !options.kv_tls_cert.empty()},
+                {"--kv-tls-key", !options.kv_tls_key.empty()},
+                {"--kv-tls-ca", !options.kv_tls_ca.empty()},
+                {"--kv-psk-file", !options.kv_psk_file.empty()},
+                {"--kv-allowed-peers", !options.kv_allowed_peers.empty()},
+                {"--insecure", options.insecure}},
+               "is about the hand-over, which needs --kv-transfer-config", problems);
 }
 
 AgentOptions agent_options(const ServeOptions& options, const KvTransferConfig& config,

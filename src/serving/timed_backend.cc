@@ -22,16 +22,13 @@ constexpr char kPublishedMerged[] = "published-merged";
 
 // Flags that would do nothing.
 void check_unused(const ServeOptions& options, Problems& problems) {
-  const std::pair<const char*, bool> given[] = {
-      {"--profile", !options.profile.empty()},
-      {"--kv-bytes-scale", options.kv_bytes_scale != 0},
-      {"--prefill", !options.prefill.empty()},
-      {"--transfer-style", !options.transfer_style.empty()},
-      {"--link-rate", options.link_rate != 0},
-      {"--posting-cost", options.posting_cost.has_value()}};
-  for (const auto& [flag, is_given] : given) {
-    if (is_given) problems.push_back(fmt::format("{} is a flag of --backend timed", flag));
-  }
+  refuse_given({{"--profile", !options.profile.empty()},
+                {"--kv-bytes-scale", options.kv_bytes_scale != 0},
+                {"--prefill", !options.prefill.empty()},
+                {"--transfer-style", !options.transfer_style.empty()},
+                {"--link-rate", options.link_rate != 0},
+                {"--posting-cost", options.posting_cost.has_value()}},
+               "is a flag of --backend timed", problems);
 }
 
 void check_prefill(const ServeOptions& options, TimedBackend& out, Problems& problems) {

@@ -200,6 +200,7 @@ class Process final : public handover::Port {
   std::deque<std::function<void(Process&, Time)>> submissions_;
   std::deque<std::function<void(Process&, Time)>> backlog_;
   std::deque<Event> events_;
+  std::size_t calls_ = 0;  // of the engine, since it took its events
   std::map<Key, Held> held_;
   std::vector<Held*> owner_;  // D: by block
   std::uint64_t quarantined_ = 0;

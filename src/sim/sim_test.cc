@@ -51,6 +51,7 @@ struct Sabotage : ::testing::Test {
   SeededChoices choices{1};
   Settings settings;
   Plan plan;
+  Role prefill_role = Role::kProducer;
   Sabotage() {
     plan.number = 1;
     plan.prompts = {10};
@@ -58,7 +59,7 @@ struct Sabotage : ::testing::Test {
   void run(const std::function<void(World&)>& spoil) {
     World world(settings, choices, 1, journal);
     Traffic traffic(world);
-    plan.prefill = world.add_instance(Role::kProducer, 1);
+    plan.prefill = world.add_instance(prefill_role, 1);
     plan.decode = world.add_instance(Role::kConsumer, 1);
     traffic.start(plan);
     world.later(std::chrono::milliseconds(4), [&] { spoil(world); });
@@ -95,6 +96,20 @@ TEST_F(Sabotage, AByteChangedWhileDecodingIsAnEarlyRead) {
     });
   });
   EXPECT_TRUE(found(Checker::kEarlyRead));
+}
+
+TEST_F(Sabotage, AByteInAPromptOfAPThatIsDAsWellIsALateByte) {
+  prefill_role = Role::kBoth;
+  plan.decode_delay = std::chrono::milliseconds(100);
+  run([](World& world) {
+    world.later(std::chrono::milliseconds(60), [&world] {
+      Pool& pool = world.process(0).pool;
+      for (BlockId block = 0; block < pool.blocks(); ++block) {
+        if (!pool.all(block, kPoison)) pool.fill(block, std::byte{1});
+      }
+    });
+  });
+  EXPECT_TRUE(found(Checker::kLateByte));
 }
 
 TEST_F(Sabotage, AForgottenBlockIsMissedInTheBooks) {
