@@ -50,11 +50,11 @@ struct Busy {
 
 // The number of steps that begin behind the one that ends the prompt and before P is told.
 int steps_before_told(TransferStyle style) {
-  Busy busy(style);
-  busy.hub.set_automatic(false);
-  const TransferId transfer = TransferId::random();
   std::atomic<int> steps = -1;  // the prompt's own has not come
   std::atomic<bool> told = false;
+  const TransferId transfer = TransferId::random();
+  Busy busy(style);  // behind what its steps use
+  busy.hub.set_automatic(false);
   busy.start([&](std::span<const model::SequenceChunk> chunks) {
     if (steps < 0) {
       for (const auto& chunk : chunks) {
@@ -80,19 +80,19 @@ TEST(PublishedStyle, PTellsOfAPromptOneStepLater) {
 // The number of steps that begin behind the one in which the KV arrived and before the one that
 // uses it.
 int steps_before_used(TransferStyle style) {
-  Busy busy(style);
-  busy.hub.set_automatic(false);
-  const auto p = make_fake_engine(small_options(), &busy.hub, "p", Role::kProducer);
+  std::atomic<int> steps = -1;
+  std::atomic<bool> used = false;
   const TransferId transfer = TransferId::random();
   Answer at_p;
+  Busy busy(style);  // behind what its steps use
+  busy.hub.set_automatic(false);
+  const auto p = make_fake_engine(small_options(), &busy.hub, "p", Role::kProducer);
   Request prefill = make_request("p", make_prompt(2, kPrompt), 1);
   prefill.remote_decode = RemoteDecode{transfer, FirstToken::kDecode};
   submit(*p, std::move(prefill), at_p);
   EXPECT_TRUE(busy.hub.wait(transfer, [](const FakeHub::Transfer& t) {
     return !t.pieces.empty() && t.pieces.back().last;
   }));
-  std::atomic<int> steps = -1;
-  std::atomic<bool> used = false;
   busy.start([&](std::span<const model::SequenceChunk> chunks) {
     if (steps < 0) {
       if (!busy.hub.get(transfer).registration) return;

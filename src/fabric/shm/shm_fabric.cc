@@ -351,7 +351,6 @@ void ShmFabric::move_bytes() {
 void ShmFabric::after_change(Outbound& outbound) {
   const std::uint32_t id = outbound.id().value;
   if (outbound.ending() || outbound.ended()) {
-    if (&outbound == last_posted_) last_posted_ = nullptr;
     if (outbound.in_work_list) {
       outbound.in_work_list = false;
       std::erase(working_, &outbound);
@@ -373,6 +372,8 @@ void ShmFabric::end_some() {
   Outbound* outbound = find_outbound(ending_.back());
   if (outbound != nullptr && outbound->ending()) outbound->unmap_some();
   if (outbound == nullptr || outbound->ended()) {
+    // Here and not where its end began: what is posted to it since is refused, and remembers it.
+    if (outbound == last_posted_) last_posted_ = nullptr;
     outbounds_.erase(ending_.back());
     ending_.pop_back();
   }

@@ -687,6 +687,25 @@ TEST(ShmLife, ConnectionsLeaveNoDescriptorAndNoMappingBehind) {
   EXPECT_EQ(mappings_of("memfd:fabric-test"), mapped);
 }
 
+// Of one that was forgotten nothing may be read: the sanitizer looks on.
+TEST(ShmLife, WhatIsPostedToAnOutboundThatIsEndingIsRefusedThenAndAfterItsEnd) {
+  const auto writer_node = local_node();
+  const auto receiver_node = local_node();
+  Peer writer(*writer_node);
+  Peer receiver(*receiver_node);
+  const OutboundId ending = join(writer, receiver).outbound;
+  const OutboundId other = join(writer, receiver).outbound;
+  const auto refusal = [&](OutboundId to) {
+    const auto posted = writer_node->post({write(to, 100, 7)});
+    return posted.status ? std::string() : posted.status.error().message;
+  };
+  writer_node->close_outbound(ending);
+  EXPECT_EQ(refusal(ending), fmt::format("outbound {} is not open", ending.value));
+  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  EXPECT_EQ(refusal(ending), fmt::format("outbound {} is not open", ending.value));
+  EXPECT_EQ(refusal(other), "");
+}
+
 // A pair that loses and finds each other for days: nothing is kept of a session that is over.
 TEST(ShmLife, SessionsThatAWriterLeftAreForgottenWhetherOrNotItWasAsked) {
   const auto receiver_node = local_node();
