@@ -134,8 +134,9 @@ check: setup ## what CI runs: format and rooms, all but the longest tests, fuzze
 	@$(MAKE) --no-print-directory build
 	@tools/ctest -j $(JOBS) -E '$(LONG)'
 
-check-long: tidy-core build ## the same with clang-tidy, guidellm and the suites that CI has no time for
+check-long: tidy-core build ## the same with clang-tidy, guidellm, all of the sanitizers and the suites that CI has no time for
 	@tools/ctest -j $(JOBS)
+	@$(MAKE) --no-print-directory sanitize
 	@$(MAKE) --no-print-directory guidellm
 
 clean: ## remove build outputs (the model stays)

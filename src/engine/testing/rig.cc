@@ -11,28 +11,37 @@
 
 namespace baton::engine {
 
+Answer::~Answer() {
+  const std::lock_guard lock(link_->mutex);
+  link_->answer = nullptr;
+}
+
 OutputCallback Answer::callback() {
-  return [this](Output&& output) {
-    const std::lock_guard lock(mutex_);
-    if (finishes > 0) told_after_finish = true;
-    text += output.text;
-    tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
-    if (output.finish) {
-      ++finishes;
-      last = output;
-    }
-    outputs.push_back(std::move(output));
-    changed_.notify_all();
+  return [link = link_](Output&& output) {
+    const std::lock_guard lock(link->mutex);
+    if (link->answer != nullptr) link->answer->take(std::move(output));
   };
 }
 
+void Answer::take(Output&& output) {
+  if (finishes > 0) told_after_finish = true;
+  text += output.text;
+  tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+  if (output.finish) {
+    ++finishes;
+    last = output;
+  }
+  outputs.push_back(std::move(output));
+  changed_.notify_all();
+}
+
 void Answer::wait() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(link_->mutex);
   EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(30), [this] { return finishes > 0; }));
 }
 
 bool Answer::wait_for(const std::function<bool(const Answer&)>& condition) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(link_->mutex);
   return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return condition(*this); });
 }
 

@@ -18,9 +18,14 @@
 
 namespace baton::engine {
 
-// All that one request was told.
+// All that one request was told. A test may end before its engine does: what is told after this is
+// gone is told to nobody.
 class Answer {
  public:
+  Answer() : link_(std::make_shared<Link>(this)) {}
+  ~Answer();
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
   OutputCallback callback();
   // Waits for the output that finishes the request; a failure of the test after 30 s.
   void wait();
@@ -35,7 +40,13 @@ class Answer {
   Output last;  // the one with `finish`
 
  private:
-  std::mutex mutex_;
+  struct Link {
+    explicit Link(Answer* to) : answer(to) {}
+    std::mutex mutex;
+    Answer* answer;
+  };
+  void take(Output&& output);  // with the lock held
+  const std::shared_ptr<Link> link_;
   std::condition_variable changed_;
 };
 
