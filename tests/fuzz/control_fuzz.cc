@@ -583,6 +583,7 @@ class World {
     }
     fences();
     exchange();
+    settle();  // what these were told may have ended something
   }
 
   void end() {
