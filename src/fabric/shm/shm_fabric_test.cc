@@ -701,7 +701,8 @@ TEST(ShmLife, WhatIsPostedToAnOutboundThatIsEndingIsRefusedThenAndAfterItsEnd) {
   };
   writer_node->close_outbound(ending);
   EXPECT_EQ(refusal(ending), fmt::format("outbound {} is not open", ending.value));
-  ASSERT_TRUE(until({&writer, &receiver}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
+  ASSERT_TRUE(
+      until({&writer, &receiver}, [&] { return writer.count(Kind::kOutboundClosed) == 1; }));
   EXPECT_EQ(refusal(ending), fmt::format("outbound {} is not open", ending.value));
   EXPECT_EQ(refusal(other), "");
 }
