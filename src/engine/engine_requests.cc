@@ -26,7 +26,7 @@ void EngineCore::accept(std::unique_ptr<Sequence> owned) {
   Sequence& sequence = *owned;
   metrics_.prompt_tokens.add(sequence.prompt_size);
   note_local_prefill(sequence);
-  const bool inserted = sequences_.emplace(sequence.request.id, std::move(owned)).second;
+  const bool inserted = sequences_.try_emplace(sequence.request.id, std::move(owned)).second;
   BATON_CHECK(inserted, "request '{}' is accepted twice", sequence.request.id);
   if (transfer_of(sequence.request)) desk_->attach(sequence);
   // None of what was kept is worth a read: the keeper is told, and a plain prompt is left.

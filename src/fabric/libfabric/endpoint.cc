@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/check.h"
 #include "fabric/libfabric/offer.h"
 
 namespace baton::fabric::libfabric {
@@ -101,6 +102,7 @@ bool Endpoint::may_sleep() const {
 }
 
 std::span<const Endpoint::Completion> Endpoint::read(std::optional<Failure>& failure) {
+  BATON_CHECK(endpoint_.get() != nullptr, "the queue of a closed endpoint is read");
   std::array<fi_cq_data_entry, kBatch> entries;
   const ssize_t n = fi_cq_read(queue_.get(), entries.data(), entries.size());
   if (n == -FI_EAVAIL) {

@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -527,6 +529,64 @@ TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
                             [](const FabricEvent& e) { return e.kind == Kind::kConnected; });
   }
   EXPECT_TRUE(connected);
+}
+
+// The provider lost the connection and found no descriptor for another: the post that tried ends
+// the outbound, and the polls after it ask nothing of an endpoint that is closed.
+TEST(LibfabricOutbound, APostThatFindsNoWayEndsItOnce) {
+  std::vector<std::byte> pool(1 << 20);
+  Region region;
+  region.name = "pool";
+  region.base = pool.data();
+  region.stride_bytes = region.block_bytes = pool.size();
+  region.num_blocks = 1;
+  Options options;
+  options.provider = "tcp";  // the one that connects anew by itself
+  const auto receiver = make_libfabric_fabric(options).value();
+  const auto writer = make_libfabric_fabric(options).value();
+  ASSERT_TRUE(receiver->register_regions({&region, 1}));
+  ASSERT_TRUE(writer->register_regions({&region, 1}));
+  const auto inbound = receiver->open_inbound({"w", 1}, Access::kWrite).value();
+  const OutboundId outbound = writer->connect({"d", 1}, inbound.offer, {&region, 1}).value();
+  std::vector<FabricEvent> seen;
+  const auto poll_until = [&](const std::function<bool()>& done) {
+    std::vector<FabricEvent> events(64);
+    for (const Time end = now() + kPatience; !done() && now() < end;) {
+      receiver->poll(events);
+      const std::size_t count = writer->poll(events);
+      seen.insert(seen.end(), events.begin(), events.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+    return done();
+  };
+  const auto sockets = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::count_if(begin(all), end(all), [](const auto& entry) {
+      std::error_code gone;
+      return std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:");
+    });
+  };
+  ASSERT_TRUE(poll_until([&] { return !seen.empty() && seen.back().kind == Kind::kConnected; }));
+  const auto before = sockets();
+  receiver->fence_inbound(inbound.id);
+  // Both ends of the connection and the receiver's listener.
+  ASSERT_TRUE(poll_until([&] { return sockets() <= before - 3; })) << before << " " << sockets();
+  ASSERT_TRUE(poll_until([polls = 0]() mutable { return ++polls > 16; }));  // and knows of it
+  seen.clear();
+  Write write;
+  write.to = outbound;
+  write.length = 4096;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit none{0, limit.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  const Status posted = writer->post(write);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  ASSERT_TRUE(posted) << posted.error().message;
+  const auto closed = [&] { return !seen.empty() && seen.back().kind == Kind::kOutboundClosed; };
+  ASSERT_TRUE(poll_until(closed));
+  ASSERT_EQ(seen.size(), 2U);
+  EXPECT_EQ(seen.front().kind, Kind::kWriteFailed);
+  EXPECT_THAT(seen.front().error, HasSubstr("fi_writemsg"));
 }
 
 // Two owner threads' ways in one: both sleep on their descriptors unless busy. A demand must wake

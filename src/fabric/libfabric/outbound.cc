@@ -180,6 +180,7 @@ int Outbound::issue(Slot& slot) {
 }
 
 bool Outbound::work() {
+  if (state_ == State::kEnded) return false;  // a post ended it: its queue is closed
   bool more = false;
   std::string why;
   complete_found(more, why);
