@@ -7,7 +7,7 @@ FABRIC ?= auto
 MODE ?= push
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check check-long format tidy tidy-core analyze sanitize-ci sanitize fuzz fuzz-long guidellm soak soak-long sim sim-long mutate sweep sweep-grid sweep-parts sweep-real sweep-small clean
+.PHONY: help setup configure build demo test bench check check-long format tidy analyze sanitize-ci sanitize fuzz fuzz-long guidellm soak soak-long sim sim-long mutate sweep sweep-grid sweep-parts sweep-real sweep-small clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,9 +36,6 @@ format: ## rewrite the sources in the project's format
 
 tidy: setup ## format, rooms and hygiene, clang-tidy over every room (long)
 	@tools/tidy
-
-tidy-core: setup
-	@tools/tidy --core
 
 analyze: setup ## clang's static analyzer over the sources (long)
 	@cmake --preset tidy >/dev/null && cmake --build --preset tidy --target baton_generated >/dev/null && \
@@ -134,7 +131,7 @@ check: setup ## what CI runs: format and rooms, all but the longest tests, fuzze
 	@$(MAKE) --no-print-directory build
 	@tools/ctest -j $(JOBS) -E '$(LONG)'
 
-check-long: tidy-core build ## the same with clang-tidy, guidellm, all of the sanitizers and the suites that CI has no time for
+check-long: tidy build ## the same with clang-tidy, guidellm, all of the sanitizers and the suites that CI has no time for
 	@tools/ctest -j $(JOBS)
 	@$(MAKE) --no-print-directory sanitize
 	@$(MAKE) --no-print-directory guidellm

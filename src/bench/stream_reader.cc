@@ -20,7 +20,7 @@ std::optional<std::string> text_of(Api api, const Json& choice) {
   if (api == Api::kCompletions) return serving::text_or(choice, "text", "");
   const Json* delta = find(choice, "delta");
   if (delta == nullptr) return "";
-  const std::string text = serving::text_or(*delta, "content", "");
+  std::string text = serving::text_or(*delta, "content", "");
   const bool says_role = find(*delta, "role") != nullptr;
   if (says_role && text.empty() && find(choice, "finish_reason") == nullptr) return {};
   return text;
@@ -110,10 +110,10 @@ void StreamReader::take_failure(std::string_view body, std::string fallback) {
     return fail_with(std::move(fallback), std::string(body.substr(0, 200)));
   }
   const Json* baton = find(*error, "baton");
-  const std::string cause =
+  std::string cause =
       baton != nullptr && baton->is_object() ? serving::text_or(*baton, "cause", "") : "";
-  fail_with(cause.empty() ? std::move(fallback) : cause,
-            serving::text_or(*error, "message", "it says no reason"));
+  if (cause.empty()) cause = std::move(fallback);
+  fail_with(std::move(cause), serving::text_or(*error, "message", "it says no reason"));
 }
 
 void StreamReader::fail_with(std::string cause, std::string error) {

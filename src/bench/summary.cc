@@ -53,8 +53,8 @@ std::vector<std::string> split_list(std::string_view text, char separator) {
 
 std::optional<double> to_number(std::string_view text) {
   double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || stop != end || std::isnan(value)) return {};
   return value;
 }

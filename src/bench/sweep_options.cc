@@ -50,7 +50,7 @@ Status read_modes(const SweepOptions& o, SweepGrid& grid) {
     const std::vector<std::string> known = mode_names();
     const std::string nearest = nearest_word(name, known);
     return bad("--modes", fmt::format("some of {}", fmt::join(known, ", ")),
-               name + (nearest.empty() ? "" : "', did you mean '" + nearest));
+               nearest.empty() ? name : fmt::format("{}', did you mean '{}", name, nearest));
   }
   if (grid.modes.empty()) return bad("--modes", "at least one mode", o.modes);
   return {};

@@ -120,8 +120,8 @@ Result<TraceRow> mooncake_row(const Lines& lines, std::string_view line) {
 
 std::optional<std::uint32_t> number_of(std::string_view text) {
   std::uint32_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || stop != end) return {};
   return value;
 }

@@ -1,5 +1,7 @@
 #include "engine/timed/step_time.h"
 
+#include <cmath>
+
 namespace baton::engine::timed {
 
 Duration step_time(const Profile& profile, Prefill prefill, std::span<const Part> parts) {
@@ -21,7 +23,7 @@ Duration step_time(const Profile& profile, Prefill prefill, std::span<const Part
     seconds += profile.decode_step_s + profile.decode_per_sequence_s * decoding +
                profile.decode_per_context_token_s * context;
   }
-  return Duration(static_cast<Duration::rep>(seconds * 1e9 + 0.5));
+  return Duration(std::llround(seconds * 1e9));
 }
 
 }  // namespace baton::engine::timed

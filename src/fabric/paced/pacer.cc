@@ -1,6 +1,7 @@
 #include "fabric/paced/pacer.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace baton::fabric::paced {
 
@@ -29,7 +30,7 @@ Duration time_of(std::uint64_t bytes, std::uint64_t bytes_per_second) {
   if (bytes_per_second == 0) return Duration{0};
   const double ns =
       static_cast<double>(bytes) / static_cast<double>(bytes_per_second) * kNsPerSecond;
-  return Duration(static_cast<Duration::rep>(ns + 0.5));
+  return Duration(std::llround(ns));
 }
 
 std::uint64_t bytes_in(Duration time, std::uint64_t bytes_per_second) {
