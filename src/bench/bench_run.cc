@@ -11,6 +11,7 @@
 #include "bench/plan.h"
 #include "http/client.h"
 #include "serving/json.h"
+#include "serving/process_limits.h"
 
 namespace baton::bench {
 namespace {
@@ -140,7 +141,7 @@ Result<BenchRun> run_bench(const BenchOptions& options) {
   }
   const auto plan = make_plan(options);
   if (!plan) return tl::unexpected<Error>(plan.error());
-  raise_open_files();
+  serving::raise_open_files();
   const Result<Served> served = wait_until_ready(options);
   if (!served) return tl::unexpected<Error>(served.error());
   const Result<LoadTarget> target = find_target(options, *served);

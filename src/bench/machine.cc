@@ -1,7 +1,5 @@
 #include "bench/machine.h"
 
-#include <sys/resource.h>
-
 #include <array>
 #include <charconv>
 #include <fstream>
@@ -44,13 +42,6 @@ std::optional<double> busy_share(const CpuTicks& before, const CpuTicks& after) 
   if (after.total <= before.total || after.busy < before.busy) return {};
   return static_cast<double>(after.busy - before.busy) /
          static_cast<double>(after.total - before.total);
-}
-
-void raise_open_files() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace baton::bench

@@ -16,7 +16,4 @@ std::optional<CpuTicks> cpu_ticks();
 // 0 to 1; absent where nothing passed in between.
 std::optional<double> busy_share(const CpuTicks& before, const CpuTicks& after);
 
-// Lets this process open as many sockets as the system allows it.
-void raise_open_files();
-
 }  // namespace baton::bench

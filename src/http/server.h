@@ -62,7 +62,7 @@ struct ServerOptions {
   std::size_t body_limit = 4 << 20;
   std::size_t send_buffer_limit =
       8 << 20;  // bytes of a stream that wait for a client which does not read
-  std::size_t max_connections = 1024;                // more are answered 503 and closed
+  std::size_t max_connections = 4096;                // more are answered 503 and closed
   Duration idle_timeout = std::chrono::seconds(75);  // a kept connection without a request
   Duration read_timeout = std::chrono::seconds(30);  // from a request's first byte to its last; 408
   Duration write_timeout =

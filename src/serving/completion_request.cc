@@ -489,6 +489,38 @@ Checked read_kept(const Json& object, KeptBlocks& out) {
   return read_token_ids(*tokens, "kv_transfer_params.remote_token_ids", out.tokens);
 }
 
+// Of kv_transfer_params and of `kept` in it. A router of another version, or a slip of the pen.
+std::uint32_t count_unknown(const Json& params) {
+  static constexpr std::array kKnown = {"do_remote_decode",
+                                        "do_remote_prefill",
+                                        "debug",
+                                        "transfer_id",
+                                        "binding",
+                                        "transfer_timeout_ms",
+                                        "first_token",
+                                        "transfer_mode",
+                                        "remote_engine_id",
+                                        "remote_host",
+                                        "remote_port",
+                                        "remote_incarnation",
+                                        "tp_size",
+                                        "remote_block_ids",
+                                        "remote_num_tokens",
+                                        "remote_announcement",
+                                        "remote_first_token",
+                                        "remote_token_ids",
+                                        "keep_blocks",
+                                        "kept"};
+  std::uint32_t count = 0;
+  for (const auto& [key, value] : params.items()) {
+    const auto is_key = [&key](std::string_view name) { return name == key; };
+    if (std::any_of(kKnown.begin(), kKnown.end(), is_key)) continue;
+    ++count;
+    log::debug("kv_transfer_params.{} is unknown and ignored", shown(Json(key)));
+  }
+  return count;
+}
+
 Checked read_kv(const Json& object, CompletionRequest& request) {
   const Json* params = find(object, "kv_transfer_params");
   if (params == nullptr) return {};
@@ -512,7 +544,9 @@ Checked read_kv(const Json& object, CompletionRequest& request) {
   if (Checked r = read_kv_flag(*params, "keep_blocks", out.keep_blocks); !r) return r;
   if (const Json* kept = find(*params, "kept"); kept != nullptr && out.do_remote_decode) {
     if (Checked r = read_kept(*kept, out.kept.emplace()); !r) return r;
+    out.unknown_keys += count_unknown(*kept);
   }
+  out.unknown_keys += count_unknown(*params);
   request.kv = std::move(out);
   return {};
 }

@@ -49,6 +49,7 @@ struct KvTransferParams {
   std::optional<TokenId> announced_token;
   bool keep_blocks = false;        // D: the KV of the answer is kept, and the answer says where
   std::optional<KeptBlocks> kept;  // P
+  std::uint32_t unknown_keys = 0;  // that were ignored
 };
 
 struct CompletionRequest {

@@ -47,7 +47,7 @@ void check_files(const std::string& name, const InstanceInfo& info, Checks& out)
   const bool nearly_all = limits.open_files > limits.open_files_max / 5 * 4;
   if (few || nearly_all) {
     out.push_back(warning(name, found,
-                          "raise the limit before the start: ulimit -n 65536, or LimitNOFILE= of "
+                          "raise the limit before the start: ulimit -Hn 65536, or LimitNOFILE= of "
                           "its systemd unit; every client and peer takes a descriptor"));
   } else {
     out.push_back(ok(name, found));

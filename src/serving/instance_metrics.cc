@@ -282,6 +282,9 @@ std::string metrics_text(const MetricsSource& source) {
   if (source.emulation != nullptr) add_emulation(*source.emulation, page);
   if (source.link != nullptr) add_link(*source.link, page);
   add_failures(page);
+  page.counter("baton_unknown_kv_transfer_params_total",
+               "Keys of kv_transfer_params that this version does not know and ignored.",
+               static_cast<double>(source.unknown_kv_keys));
   if (source.agent != nullptr) {
     add_handover_ends(*source.agent, page);
     add_handover_work(*source.agent, page);

@@ -19,6 +19,7 @@ struct MetricsSource {
   engine::Engine::Blocks blocks;
   std::uint32_t block_size = 0;
   bool prefix_caching = false;
+  std::uint64_t unknown_kv_keys = 0;     // of kv_transfer_params, ignored
   const LinkMetrics* link = nullptr;     // null without an emulated link
   const Emulation* emulation = nullptr;  // null where nothing is emulated
 };

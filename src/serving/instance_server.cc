@@ -226,6 +226,7 @@ class InstanceServerImpl : public InstanceServer {
     source.prefix_caching = engine().options().enable_prefix_caching;
     source.link = engine().agent() == nullptr ? nullptr : engine().agent()->link();
     source.emulation = served_.emulation;
+    source.unknown_kv_keys = unknown_kv_keys_.value();
     writer.respond(200, std::string(kMetricsContentType), metrics_text(source));
   }
 
@@ -320,6 +321,7 @@ class InstanceServerImpl : public InstanceServer {
     if (!can_serve()) return respond_error(*writer, unavailable());
     ApiResult<CompletionRequest> parsed = parse_completion_request(endpoint, request.body);
     if (!parsed) return respond_error(*writer, parsed.error());
+    if (parsed->kv) unknown_kv_keys_.add(parsed->kv->unknown_keys);
     if (request.headers.get(kDebugHeader) == "1") {
       if (!parsed->kv) parsed->kv.emplace();
       parsed->kv->debug = true;
@@ -513,6 +515,7 @@ class InstanceServerImpl : public InstanceServer {
   std::atomic<bool> drains_{false};
   std::uint64_t next_request_ = 0;  // server's thread
   const std::shared_ptr<Running> running_ = std::make_shared<Running>();
+  Counter unknown_kv_keys_;
   std::mutex watches_mutex_;
   std::vector<Writer> watches_;
   std::unique_ptr<http::Server> server_;

@@ -245,6 +245,32 @@ TEST_F(InstanceServerTest, PrefillTellsWhenBlocksArePinnedAndHowTheHandoverEnded
               HasSubstr(R"({"transfers":[],)"));
 }
 
+TEST_F(InstanceServerTest, B58_AnExtraKeyIsCountedAndOneThatIsMissingOrMisspeltIsRefusedByName) {
+  attach();
+  const auto counted = [&] {
+    const std::string page = get(server_->port(), "/metrics").body;
+    const std::size_t at = page.find("\nbaton_unknown_kv_transfer_params_total{");
+    return at == std::string::npos ? "" : page.substr(page.find("} ", at) + 2, 2);
+  };
+  const std::string whole = "{" + kv("do_remote_prefill") + R"(, "prompt": "a"})";
+  const auto with = [&](std::string_view key, std::string_view instead) {
+    std::string body = whole;
+    return body.replace(body.find(key), key.size(), instead);
+  };
+  const auto known = ask(whole);
+  EXPECT_EQ(counted(), "0\n");
+  const auto extra = ask(with("\"transfer_id\"", R"("kv_blocks": [1], "transfer_id")"));
+  EXPECT_EQ(engine_.submitted(), 2U);
+  EXPECT_EQ(counted(), "1\n");
+  const auto misspelt = ask(with("remote_port", "remote_prot"));
+  EXPECT_EQ(misspelt->status(), 400);
+  EXPECT_THAT(misspelt->body(), HasSubstr("kv_transfer_params.remote_port must be"));
+  EXPECT_THAT(misspelt->body(), HasSubstr("is missing"));
+  const auto missing = ask(with(R"("remote_host": "127.0.0.1", )", ""));
+  EXPECT_EQ(missing->status(), 400);
+  EXPECT_THAT(missing->body(), HasSubstr("kv_transfer_params.remote_host must be"));
+}
+
 TEST_F(InstanceServerTest, PlainPrefillAnswersWithWhereDFindsIt) {
   attach();
   const auto browser =

@@ -39,6 +39,25 @@ TEST(LegMessages, WhatDKeptIsForTheRouterAlone) {
             R"({"remote_host":"d1","remote_port":1})");
 }
 
+// What the router says, its instances know: of all it may send, no key is counted as a stranger's.
+TEST(LegMessages, HaveNoKeyThatAnInstanceDoesNotKnow) {
+  LegPlan plan;
+  plan.transfer = TransferId{1, 2};
+  plan.prefill = {"h", 5600, "p", 3};
+  plan.transfer_timeout = std::chrono::milliseconds(5);
+  plan.kept = R"({"transfer_id":"00000000000000010000000000000002","remote_engine_id":"d",
+      "remote_host":"h","remote_port":1,"remote_block_ids":[[1]],"remote_num_tokens":4,
+      "remote_announcement":"1","remote_token_ids":[1,2,3,4]})";
+  const auto legs = make_leg_bodies(R"({"prompt":"x"})", plan).value();
+  for (const std::string& body :
+       {legs.prefill, decode_body(legs.decode, plan, {}),
+        decode_body(legs.decode, plan, Announcement{"[[1]]", 4, "1", TokenId{7}}, true)}) {
+    const auto parsed = parse_completion_request(Endpoint::kCompletions, body);
+    ASSERT_TRUE(parsed) << body << parsed.error().message;
+    EXPECT_EQ(parsed->kv->unknown_keys, 0U) << body;
+  }
+}
+
 // What P told of its cache reaches the client's usage, in a chunk as in a plain answer.
 TEST(LegMessages, CachedIsWhatEitherSideFound) {
   const PrefillEvent event =

@@ -36,4 +36,11 @@ InstanceInfo::Limits process_limits() {
   return limits;
 }
 
+void raise_open_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace baton::serving

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "http/client.h"
+#include "serving/process_limits.h"
 
 namespace baton::serving {
 namespace {
@@ -102,6 +103,7 @@ Exit run_route(const RouteOptions& options) {
     complain("baton route", checked.error().message);
     return Exit::kUsage;
   }
+  raise_open_files();
   log::set_name("router");
   warn_if_exposed(options.host, "the router");
   auto router = Router::start(std::move(*checked));

@@ -16,6 +16,7 @@
 #include "serving/instance_server.h"
 #include "serving/kv_transfer_config.h"
 #include "serving/model_files.h"
+#include "serving/process_limits.h"
 #include "serving/timed_backend.h"
 
 namespace baton::serving {
@@ -310,6 +311,7 @@ Result<engine::EngineOptions> engine_options(const ServeOptions& options) {
 }
 
 Exit run_serve(const ServeOptions& options) {
+  raise_open_files();
   auto plan = make_plan(options);
   if (!plan) {
     complain("baton serve", plan.error().message);

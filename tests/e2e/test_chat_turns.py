@@ -94,6 +94,8 @@ def test_a_turn_computes_only_what_is_new(servers, stream):
         expected = idle[last_keeper] + kept / BLOCK
         stack.wait_for("the answer is kept", lambda d=last_keeper, n=expected: d.metric("baton_kept_blocks") == n)
         messages = [*messages, {"role": "assistant", "content": text}]
+    for instance in [*servers.prefill, *servers.decode]:  # they and the router know the same keys
+        assert instance.metric("baton_unknown_kv_transfer_params_total") == 0
 
 
 @pytest.mark.long
