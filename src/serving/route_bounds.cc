@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "http/server.h"
+
 namespace baton::serving {
 namespace {
 
@@ -24,6 +26,9 @@ Duration placing(const RouterOptions&, const Config& p) {
 }
 Duration record(const RouterOptions&, const Config&) {
   return kPrefillGrace;
+}
+Duration taken(const RouterOptions&, const Config&) {
+  return http::ServerOptions{}.write_timeout;
 }
 Duration message(const RouterOptions&, const Config&) {
   return {};
@@ -56,6 +61,13 @@ const std::array<RouteBound, kRouteBoundsCount> kRouteBounds{{
     {"P, D", "any", "the router's process", "both engines",
      "the connections of the legs close: the requests are aborted, blocks are free", "one message",
      message, "serving_test InstanceServerTest.AClientThatLeavesIsAborted"},
+    {"R", "any", "the client", "R and both engines",
+     "its connection closes; the legs are closed, their requests aborted", "one message", message,
+     "serving_test PairTest.AClientThatLeavesEndsBothLegs"},
+    {"R, P, D", "any", "who asked stops, or the link to it is cut without a word", "the engines",
+     "no byte of the answer is taken: its connection is closed, the request aborted. Before that "
+     "the request goes on, and its hand-over ends by the table above",
+     "30 s", taken, "http_test HttpServer.ClosesAClientThatTakesNothing"},
 }};
 
 std::string route_bounds_markdown() {

@@ -41,7 +41,7 @@ struct RouteBound {
   std::string_view tried_by;  // "program Suite.Test"
 };
 
-inline constexpr std::size_t kRouteBoundsCount = 8;
+inline constexpr std::size_t kRouteBoundsCount = 10;
 extern const std::array<RouteBound, kRouteBoundsCount> kRouteBounds;
 
 // The lines of that table, figures for the defaults.
