@@ -99,17 +99,45 @@ def trial_breaches(text, sources):
         yield f"docs/testing.md: the table of reports does not name {name}"
 
 
+# "program Suite.Test": how the tables of bounds name the test that tries a row in another program.
+NAMED_TEST = re.compile(r'"(\w+_test) (\w+\.\w+)"')
+SUITE_TEST = re.compile(r"^\s*TEST\w*\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.MULTILINE)
+TEST_PROGRAM = re.compile(r"\bbaton_test\(\s*(\w+)\s+SOURCES((?:\s+\S+\.cc)+)")
+
+
+def tests_of_programs(texts):
+    """{program: its "Suite.Test"s}, of {path: text} with the CMakeLists.txt of rooms and the sources that they list."""
+    programs = {}
+    for path, text in texts.items():
+        for program, listed in TEST_PROGRAM.findall(text) if path.name == "CMakeLists.txt" else ():
+            sources = [texts.get(path.parent / name, "") for name in listed.split()]
+            programs[program] = {f"{suite}.{name}" for source in sources for suite, name in SUITE_TEST.findall(source)}
+    return programs
+
+
+def named_test_breaches(path, text, programs):
+    for number, line in enumerate(text.splitlines(), 1):
+        for program, name in NAMED_TEST.findall(line):
+            if program not in programs:
+                yield f"{path}:{number}: no test program is called {program}"
+            elif name not in programs[program]:
+                yield f"{path}:{number}: {program} has no test {name}"
+
+
 def main():
     breaches = []
-    tests = [(ROOT / p).read_text(encoding="utf-8") for p in tracked()
-             if p.stem.endswith("_test") or p.stem.startswith("test_")]
-    breaches += trial_breaches((ROOT / "docs/testing.md").read_text(encoding="utf-8"), tests)
+    tests = {p: (ROOT / p).read_text(encoding="utf-8") for p in tracked()
+             if p.stem.endswith("_test") or p.stem.startswith("test_") or p.name == "CMakeLists.txt"}
+    programs = tests_of_programs(tests)
+    breaches += trial_breaches((ROOT / "docs/testing.md").read_text(encoding="utf-8"), tests.values())
     for path in tracked():
         if path.suffix not in {".h", ".cc", ".py", ".fbs", ".txt", ".md", ".cmake"}:
             continue
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         breaches += include_breaches(path, text)
         breaches += text_breaches(path, text)
+        if path.suffix == ".cc":
+            breaches += named_test_breaches(path, text, programs)
     for breach in breaches:
         print(breach)
     return 1 if breaches else 0

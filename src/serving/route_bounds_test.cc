@@ -35,7 +35,7 @@ TEST(RouteBounds, FollowTheFlags) {
   }
 }
 
-// What this program is said to try is among its tests.
+// What this program is said to try is among its tests; of other programs tools/hygiene.py knows.
 TEST(RouteBounds, EveryRowNamesTheTestThatTriesIt) {
   std::set<std::string> here;
   const auto& all = *::testing::UnitTest::GetInstance();

@@ -418,7 +418,7 @@ const Row kMoreRows[] = {
      &Pair::lose_the_stop_after_a_piece, &Pair::cancel_at_p},
 };
 
-// Rows without a world above, and the test that tries each.
+// Rows without a world above, and the test that tries each; tools/hygiene.py checks that it exists.
 struct TriedElsewhere {
   BoundId bound;
   std::string_view test;

@@ -24,3 +24,18 @@ def test_a_trial_that_the_page_forgot_is_named():
     assert breaches("`B01_Ends`", "TEST(S, B01_Ends) {", "TEST(S, B02_Other) {") == [
         "docs/testing.md: the table of reports does not name B02_Other"]
     assert breaches("`B01_Ends`", "TEST(S, B01_Ends) {  // unlike B02_Other") == []
+
+
+def test_a_test_that_a_table_names_is_in_that_program():
+    programs = hygiene.tests_of_programs({
+        pathlib.Path("src/a/CMakeLists.txt"): "baton_test(a_test\n  SOURCES one_test.cc\n    two_test.cc\n  DEPS a)",
+        pathlib.Path("src/a/one_test.cc"): "TEST(Pair, Ends) {",
+        pathlib.Path("src/a/two_test.cc"): "TEST_F(Other,\n       Begins) {\n// TEST(Pair, Never) {",
+        pathlib.Path("src/b/CMakeLists.txt"): "baton_test(b_test SOURCES one_test.cc DEPS b)",
+        pathlib.Path("src/b/one_test.cc"): "TEST_P(Third, Ends) {"})
+    for named, breach in [("a_test Pair.Ends", None), ("a_test Other.Begins", None), ("b_test Third.Ends", None),
+                          ("a_test Pair.Never", "a_test has no test Pair.Never"),
+                          ("a_test Third.Ends", "a_test has no test Third.Ends"),
+                          ("c_test Pair.Ends", "no test program is called c_test")]:
+        found = list(hygiene.named_test_breaches("x.cc", f'{{\n "{named}"}},', programs))
+        assert found == ([f"x.cc:2: {breach}"] if breach else []), named
