@@ -496,13 +496,23 @@ TEST_P(LateHandshake, B52_ALateHandshakeSendsNoOtherRequestsBytes) {
   finish();
 }
 
+std::string name_of_late(const ::testing::TestParamInfo<std::pair<Late, bool>>& tested) {
+  const auto [late, delivery] = tested.param;
+  return fmt::format("{}{}",
+                     late == Late::kHandshake ? "Handshake"
+                     : late == Late::kMemory  ? "Memory"
+                                              : "SlowWrite",
+                     delivery ? "" : "WithoutDelivery");
+}
+
 // A write is slow where its completion waits for its landing.
 INSTANTIATE_TEST_SUITE_P(All, LateHandshake,
                          ::testing::Values(std::pair(Late::kHandshake, true),
                                            std::pair(Late::kHandshake, false),
                                            std::pair(Late::kMemory, true),
                                            std::pair(Late::kMemory, false),
-                                           std::pair(Late::kSlowWrite, true)));
+                                           std::pair(Late::kSlowWrite, true)),
+                         name_of_late);
 
 // Each kind of failure in its own counter.
 TEST_F(Trial, B55_EachFailureInItsOwnCounter) {
