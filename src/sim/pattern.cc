@@ -113,6 +113,19 @@ std::string Pool::check_token(TransferId request, std::uint32_t token, BlockId b
   return {};
 }
 
+std::uint64_t Pool::digest(const std::vector<BlockId>& blocks) const {
+  std::uint64_t out = 0xCBF29CE484222325ULL;
+  for (const BlockId block : blocks) {
+    for (std::uint32_t layer = 0; layer < layers_; ++layer) {
+      const std::byte* bytes = at(layer, block);
+      for (std::uint32_t i = 0; i < block_size_ * token_bytes_; ++i) {
+        out = (out ^ std::to_integer<std::uint64_t>(bytes[i])) * 0x100000001B3ULL;
+      }
+    }
+  }
+  return out;
+}
+
 std::uint64_t Pool::bytes_per_block() const {
   return std::uint64_t{layers_} * block_size_ * token_bytes_;
 }

@@ -40,6 +40,7 @@ class Pool {
   void write_token(TransferId request, std::uint32_t token, BlockId block);
   std::string check_token(TransferId request, std::uint32_t token, BlockId block) const;
   std::uint64_t bytes_per_block() const;
+  std::uint64_t digest(const std::vector<BlockId>& blocks) const;  // of what is in them now
 
  private:
   static std::byte element(TransferId request, std::uint32_t layer, std::uint32_t token,

@@ -367,6 +367,9 @@ void Process::on_decode_event(const Event& event) {
     note("released", event.transfer);
     if (held.ends != 1) fault(Checker::kOneEnd, "a release before the end");
     quarantined_ -= held.blocks.size();
+    if (pool.digest(held.blocks) != held.bytes_at_end) {
+      world_.journal.mark(Mark::landed_after_cancel);
+    }
     give_back(held);
     return check_quarantine();
   }
@@ -394,6 +397,7 @@ void Process::on_decode_event(const Event& event) {
     give_back(held);
   } else {
     quarantined_ += held.blocks.size();
+    held.bytes_at_end = pool.digest(held.blocks);
   }
   check_quarantine();
   if (world_.engines != nullptr) world_.engines->decode_ended(*this, event);

@@ -58,6 +58,7 @@ class Process final : public handover::Port {
     std::uint64_t posted = 0;         // bytes that a writer posted into them
     std::uint64_t posts = 0;          // with an immediate
     std::uint64_t registrations = 0;  // Registers seen on the way
+    std::uint64_t bytes_at_end = 0;   // digest of its blocks, if they were held back
   };
 
   Process(World& world, Place place, const handover::Config& config, Pool pool,

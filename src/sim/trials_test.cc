@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "sim/traffic.h"
 
@@ -134,28 +137,62 @@ TEST_F(Trial, B02_AKilledDecodeSideFreesPWithinOneLease) {
   finish();
 }
 
-// The k-th completion is lost, on either kind of fabric.
-TEST_F(Trial, B04_LostCompletion) {
-  for (const bool delivery : {true, false}) {
-    for (int k = 0; k < 6; ++k) {
-      settings.delivery_complete = delivery;
-      world.reset();
-      traffic.reset();
-      journal = Journal();
-      build();
-      Plan request = plan();
-      world->later(milliseconds(0), [&] { world->skip_immediates = k; });
-      world->lose_immediates = 1;
-      traffic->start(request);
-      run();
-      if (world->lose_immediates == 0) {
-        EXPECT_FALSE(answered(request.number)) << "k " << k;
-        EXPECT_EQ(ends("decode", "failed", "deadline") + ends("decode", "failed", "fabric"), 1U);
-      }
-      finish();
-    }
+// The first, the middle or the last of the completions that were announced is lost: of as many as
+// there are writes where each says that it has come, of one where completion means delivery.
+class LostCompletion : public Trial,
+                       public ::testing::WithParamInterface<std::tuple<bool, std::uint32_t>> {
+ protected:
+  // One write a block, and all of them ready at once.
+  Plan begin(bool delivery, std::uint32_t writes) {
+    settings.delivery_complete = delivery;
+    settings.layers = 1;
+    settings.write_bytes_max = settings.block_size * settings.token_bytes;
+    settings.pool_blocks = 128;
+    world.reset();
+    traffic.reset();
+    journal = Journal();
+    build();
+    Plan request = plan();
+    request.prompts = {writes * settings.block_size};
+    request.piece_tokens = request.prompts[0];
+    return request;
+  }
+  std::uint64_t arrived() { return decode().metrics.immediates_received.value(); }
+};
+
+TEST_P(LostCompletion, B04_LostCompletion) {
+  const auto [delivery, writes] = GetParam();
+  const Plan whole = begin(delivery, writes);
+  traffic->start(whole);
+  run();
+  ASSERT_TRUE(answered(whole.number));
+  const std::uint64_t announced = arrived();
+  ASSERT_EQ(announced, delivery ? 1U : writes);
+  ASSERT_EQ(prefill().metrics.writes_posted.value(), writes + (delivery ? 1U : 0U));
+  finish();
+  for (const std::uint64_t lost : std::set<std::uint64_t>{0, announced / 2, announced - 1}) {
+    const Plan request = begin(delivery, writes);
+    world->lose_immediates = 1;
+    world->skip_immediates = static_cast<int>(lost);
+    const Time start = world->now();
+    traffic->start(request);
+    run();
+    ASSERT_EQ(world->lose_immediates, 0U) << "completion " << lost << " never came";
+    ASSERT_EQ(arrived(), announced - 1) << lost;
+    EXPECT_FALSE(answered(request.number)) << lost;
+    EXPECT_EQ(traffic->result(request.number).status, 502) << lost;
+    EXPECT_EQ(ends("decode", "failed", "deadline"), 1U) << lost;
+    EXPECT_LT(traffic->result(request.number).at - start,
+              handover::within(handover::BoundId::kRegisteredImmediateLost, decode().config) +
+                  milliseconds(100))
+        << lost;
+    finish();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Writes, LostCompletion,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(1U, 10U, 16U, 17U, 96U)));
 
 // A completion that comes for a request that is over is counted nowhere. One that comes twice
 // before the end, which no fabric does, fails the request: more than were announced is never
@@ -361,22 +398,121 @@ TEST_F(Trial, B46_ABadRegistrationIsToldWhatIsWrongWithIt) {
   finish();
 }
 
-// P's blocks go to another request while the connection to D is still being made.
-TEST_F(Trial, B52_ALateHandshakeSendsNoOtherRequestsBytes) {
-  settings.lease = milliseconds(100);
-  settings.pool_blocks = 8;
+// What keeps A's bytes at P until its lease has ended there, while B waits for its blocks.
+enum class Late : std::uint8_t { kHandshake, kMemory, kSlowWrite };
+
+// P's blocks go to another request while the way to D is still being made, or while another's write
+// takes all the places: no byte of the next owner leaves for the first one's decode.
+class LateHandshake : public Trial, public ::testing::WithParamInterface<std::pair<Late, bool>> {
+ protected:
+  // A small request of a third instance, whose write is on its way until the data are let through.
+  Plan start_slow_write() {
+    Plan slow = plan();
+    slow.decode = world->add_instance(Role::kConsumer, 1);
+    slow.prompts = {4};
+    traffic->start(slow);
+    world->run_until(world->now() + milliseconds(50),
+                     [&] { return prefill().prefill->writes_in_flight() > 0; });
+    EXPECT_EQ(prefill().prefill->writes_in_flight(), 1U);
+    world->hold_data(prefill().place.number, world->rank(slow.decode, 0)->place.number,
+                     std::chrono::seconds(1));
+    return slow;
+  }
+  // For so long P hears no Hello, and every connection that D makes is reset soon.
+  void interrupt_handshakes(Duration length) {
+    world->cut_one_way(decode().place.number, prefill().place.number, length);
+    for (Duration after{}; after <= length; after += milliseconds(20)) {
+      world->later(after, [this] {
+        for (handover::LinkId link = 1; link < 64; ++link) world->cut(link);
+      });
+    }
+  }
+  // Bytes that were posted into the blocks that a request had at D.
+  std::uint64_t posted_for(const Plan& request) {
+    std::uint64_t bytes = 0;
+    for (const auto& [key, held] : decode().held()) {
+      if (key.first.low / Traffic::kParts == request.number) bytes += held.posted;
+    }
+    return bytes;
+  }
+  std::size_t used_at_p() { return prefill().pool.blocks() - prefill().pool.free_blocks(); }
+  std::size_t used_at_d() { return decode().pool.blocks() - decode().pool.free_blocks(); }
+};
+
+TEST_P(LateHandshake, B52_ALateHandshakeSendsNoOtherRequestsBytes) {
+  const auto [late, delivery] = GetParam();
+  settings.delivery_complete = delivery;
+  settings.peer_timeout = std::chrono::seconds(2);
+  settings.reconnect_grace = std::chrono::seconds(2);
+  settings.transfer_timeout = std::chrono::seconds(3);
+  settings.pool_blocks = 8;  // a prompt takes seven, at P and at D
+  if (late == Late::kSlowWrite) settings.writes_in_flight_max = 1;
   build();
+  std::optional<Plan> slow;
+  if (late == Late::kSlowWrite) slow = start_slow_write();
+  const Time start = world->now();
+  const auto at = [&](int ms) { world->run_until(start + milliseconds(ms)); };
+  if (late == Late::kMemory) {
+    world->hold_data(prefill().place.number, decode().place.number, std::chrono::seconds(1));
+  }
+  if (late != Late::kHandshake) {
+    world->later(milliseconds(50), [&] {  // P has A's registration, and hears of A no more
+      world->cut_one_way(decode().place.number, prefill().place.number, milliseconds(540));
+    });
+  } else {
+    interrupt_handshakes(milliseconds(700));
+  }
   Plan a = plan();
   a.prompts = {28};
   traffic->start(a);
-  world->hold_data(prefill().place.number, decode().place.number, milliseconds(1000));
-  world->cut_one_way(decode().place.number, prefill().place.number, milliseconds(180));
+  const std::uint64_t posted_before = world->bytes_posted;
+  at(400);
+  EXPECT_EQ(ends("prefill", "failed", "lease_expired"), 0U);
+  EXPECT_EQ(used_at_d(), 7U);
+  at(600);
+  EXPECT_EQ(ends("prefill", "failed", "lease_expired"), 1U);
+  EXPECT_EQ(used_at_p(), slow ? 1U : 0U);
   Plan b = plan();
   b.prompts = {28};
-  world->later(milliseconds(300), [&] { traffic->start(b); });
+  traffic->start(b);
+  at(690);  // and still no byte may leave
+  EXPECT_EQ(used_at_p(), slow ? 8U : 7U) << "B has A's blocks at P";
+  EXPECT_EQ(world->bytes_posted, posted_before);
+  // D hears of it as soon as P can be heard.
+  EXPECT_EQ(ends("decode", "failed", "lease_expired"), late == Late::kHandshake ? 0U : 1U);
+  EXPECT_EQ(traffic->result(a.number).finished, late != Late::kHandshake);
+  EXPECT_EQ(used_at_d(), 7U) << "A's blocks until it has failed, then B's";
   run();
+  EXPECT_EQ(ends("decode", "failed", "lease_expired"), 1U);
+  EXPECT_EQ(traffic->result(a.number).status, 502);
+  EXPECT_FALSE(traffic->result(a.number).answered);
+  EXPECT_TRUE(answered(b.number));
+  EXPECT_TRUE(!slow || answered(slow->number));
+  // Not one byte was posted but B's own (and what the slow one still had to write).
+  EXPECT_EQ(posted_for(a), 0U);
+  EXPECT_EQ(posted_for(b), 7 * prefill().pool.bytes_per_block());
+  EXPECT_EQ(prefill().metrics.bytes_written.value(),
+            (slow ? 8 : 7) * prefill().pool.bytes_per_block());
   finish();
 }
+
+std::string name_of_late(const ::testing::TestParamInfo<std::pair<Late, bool>>& tested) {
+  const auto [late, delivery] = tested.param;
+  return fmt::format("{}{}",
+                     late == Late::kHandshake ? "Handshake"
+                     : late == Late::kMemory  ? "Memory"
+                                              : "SlowWrite",
+                     delivery ? "" : "WithoutDelivery");
+}
+
+// A write is slow where its completion waits for its landing.
+INSTANTIATE_TEST_SUITE_P(All, LateHandshake,
+                         ::testing::Values(std::pair(Late::kHandshake, true),
+                                           std::pair(Late::kHandshake, false),
+                                           std::pair(Late::kMemory, true),
+                                           std::pair(Late::kMemory, false),
+                                           std::pair(Late::kSlowWrite, true)),
+                         name_of_late);
 
 // Each kind of failure in its own counter.
 TEST_F(Trial, B55_EachFailureInItsOwnCounter) {
