@@ -3,7 +3,7 @@
 
   conformance  the fabric's conformance suite and fence trials, writers and receivers in different namespaces
   exactness    prefill in one, decode and router in the other, over libfabric and over "auto": the tokens of every
-               answer are those of one process
+               answer, greedy or drawn with a seed, of prompts that cross whole or in pieces, are those of one process
   link         the link is cut and healed under load: every request ends within the soak's bound, with the right tokens
                or an error that names its cause; then all blocks are free and the next request is answered; memory and
                descriptors stay flat
@@ -183,17 +183,23 @@ def reference(model, bodies):
 
 def exactness(namespace, model):
     bodies = list(prompts(12, 1))
+    bodies += sampled(bodies[:8], 100)
     wanted = reference(model, bodies)
-    for fabric in ("libfabric", "auto"):
-        with Pair(namespace, model, fabric) as pair:
+    for fabric, tokens_a_step in (("libfabric", None), ("auto", None), ("libfabric", 32)):
+        cut_up = ["--max-num-batched-tokens", tokens_a_step] if tokens_a_step else []
+        most = 1
+        with Pair(namespace, model, fabric, prefill_extra=cut_up) as pair:
             for got, tokens in zip(ask(8000, bodies, 60), wanted):
                 assert got.complete and got.tokens == tokens, f"{fabric}: {got.error or got.broken or got.tokens}"
-                used = {record["fabric"] for record in pair.records(got.headers["x-baton-transfer-id"])}
+                records = pair.records(got.headers["x-baton-transfer-id"])
+                used = {record["fabric"] for record in records}
                 assert used == {"libfabric"}, f"--fabric {fabric} between namespaces was carried by {used}"
+                most = max(most, *(len(record["times"].get("pieces_ready", [])) for record in records))
             pair.prefill.wait_at_rest()
             pair.decode.wait_at_rest()
-        print(f"exactness: {len(bodies)} answers over --fabric {fabric} equal one process, carried by libfabric",
-              flush=True)
+        assert not cut_up or most > 2, f"{' '.join(map(str, cut_up))}: no prompt crossed in more than {most} pieces"
+        print(f"exactness: {len(bodies)} answers over --fabric {fabric}, prompts in up to {most} pieces, equal one process, "
+              "carried by libfabric", flush=True)
 
 
 class Link:
