@@ -48,6 +48,15 @@ def expected_answers(model, flags):
         plain.wait()
 
 
+def error_of(client):
+    """(how a request ended that has an error, what that error does not say or "")."""
+    baton = client.error.get("baton") or {}
+    if client.status == 503 and baton.get("cause") in BEFORE_A_PAIR:
+        return f"error: {baton['cause']}", ""
+    missing = stack.unexplained(client)
+    return f"error: {baton.get('cause')}", f"{missing}: {client.error}" if missing else ""
+
+
 class Asked:
     """One request of a round."""
 
@@ -79,13 +88,5 @@ class Asked:
         if self.left:
             return "client left", ""
         if client.error is not None:
-            return self._error(client)
+            return error_of(client)
         return "connection broken", "" if router_killed else f"status {client.status}, {client.broken!r}"
-
-    @staticmethod
-    def _error(client):
-        baton = client.error.get("baton") or {}
-        if client.status == 503 and baton.get("cause") in BEFORE_A_PAIR:
-            return f"error: {baton['cause']}", ""
-        missing = stack.unexplained(client)
-        return f"error: {baton.get('cause')}", f"{missing}: {client.error}" if missing else ""

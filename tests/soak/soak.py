@@ -12,7 +12,6 @@ import collections
 import contextlib
 import heapq
 import http.client
-import json
 import pathlib
 import random
 import shutil
@@ -24,13 +23,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 import faults  # noqa: E402
 import load  # noqa: E402
+import report as reports  # noqa: E402
 import stack  # noqa: E402
+from faults import FACTOR, REST, SCHEDULING  # noqa: E402
 from watch import Watch  # noqa: E402
-
-# What is asserted: FACTOR x the bound of docs/protocol.md + SCHEDULING. The report has the worst share of it that was used.
-FACTOR = 2.0       # each timer of a bound may fire late once
-SCHEDULING = 10.0  # seconds: ten processes on two cores; who waits its turn behind others is hurt when it gets there
-REST = 5.0         # to give everything back: the lease of a prompt whose decode instance is gone
 
 POOL_BYTES = 8 << 20
 FLAGS = ["--served-model-name", "soak", "--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--threads", 1,
@@ -163,7 +159,7 @@ class Round:
 
     @property
     def allowed(self):
-        return FACTOR * self.bound + SCHEDULING
+        return faults.allowed(self.bound)
 
     def _join(self):
         router_killed = any(fault.router_killed for fault in self.faults)
@@ -247,9 +243,7 @@ class Report:
                 "handovers_of_decode_0": dict(self.handovers), "processes": self.watch.report(),
                 "allowed": {"factor": FACTOR, "scheduling_s": SCHEDULING, "worst_share": round(self.worst_share, 3)},
                 "problems": self.problems}
-        path = pathlib.Path(self.options.json)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+        reports.write(self.options.json, self.options.fabric, text)
 
     def progress(self, done):
         passed = time.monotonic() - self.begin
@@ -268,7 +262,7 @@ class Report:
         for name, row in sorted(self.watch.report().items()):
             yield (f"soak: {name:10} {row['samples']:4} samples, private memory {row['private_mib_first']} -> "
                    f"{row['private_mib_last']} MiB, descriptors {row['descriptors_first']} -> {row['descriptors_last']}")
-        yield f"soak: report in {self.options.json}"
+        yield f"soak: report in {self.options.json}, with the other parts' in {reports.ALL} beside it"
 
 
 def rounds(options, report, world, bodies, expected):
@@ -312,8 +306,10 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first-round", type=int, default=0)
     parser.add_argument("--fabric", default="shm", choices=["shm", "libfabric"])
-    parser.add_argument("--json", default=str(stack.ROOT / "build/soak/report.json"), help="the report's path")
-    sys.exit(soak(parser.parse_args()))
+    parser.add_argument("--json", type=reports.path, help=f"{reports.HELP}; default: build/soak/report-FABRIC.json")
+    options = parser.parse_args()
+    options.json = options.json or stack.ROOT / f"build/soak/report-{options.fabric}.json"
+    sys.exit(soak(options))
 
 
 if __name__ == "__main__":
