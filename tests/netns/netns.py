@@ -271,6 +271,7 @@ def cut(rng, pair, bodies, wanted, found, seconds):
         found.note(client, tokens, hurt)
     begin = time.monotonic()
     for instance in (pair.prefill, pair.decode):
+        instance.wait_ready(faults.FACTOR * faults.REST)  # the hosts have to find each other again before we can ask P
         instance.wait_at_rest(faults.FACTOR * faults.REST)
     found.to_rest = max(found.to_rest, time.monotonic() - begin)
     healed = lambda: (c := stack.Client(8000, bodies[0], timeout=ALLOWED).finish(ALLOWED)).complete and (  # noqa: E731
