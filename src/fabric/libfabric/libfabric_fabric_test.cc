@@ -474,24 +474,34 @@ TEST(LibfabricOptions, ProvidersAreRefusedInOneSentenceThatNamesThem) {
   EXPECT_EQ(refusal_of(options), "none");
 }
 
-// Writers that are anywhere in making their connection when their inbound is fenced, as happens to
-// a receiver that was stopped and wakes: the receiver lives, and others are served.
-TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
-  std::vector<std::byte> pool(1 << 20);
-  Region region;
-  region.name = "pool";
-  region.base = pool.data();
-  region.stride_bytes = region.block_bytes = pool.size();
-  region.num_blocks = 1;
-  const auto make_here = [&] {
-    Options options;
-    options.provider = GetParam();
+// One pool in this process, and fabrics over it: for tests that look at both ends between two
+// polls.
+struct Here {
+  Here(std::size_t bytes, std::string provider) : pool(bytes) {
+    region.name = "pool";
+    region.base = pool.data();
+    region.stride_bytes = region.block_bytes = bytes;
+    region.num_blocks = 1;
+    options.provider = std::move(provider);
+  }
+  std::unique_ptr<Fabric> make() const {
     auto fabric = make_libfabric_fabric(options).value();
     EXPECT_TRUE(fabric->register_regions({&region, 1}));
     return fabric;
-  };
-  const auto receiver = make_here();
-  const std::array writers = {make_here(), make_here()};
+  }
+
+  std::vector<std::byte> pool;
+  Region region;
+  Options options;
+};
+
+// Writers that are anywhere in making their connection when their inbound is fenced, as happens to
+// a receiver that was stopped and wakes: the receiver lives, and others are served.
+TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
+  Here here(1 << 20, GetParam());
+  const Region& region = here.region;
+  const auto receiver = here.make();
+  const std::array writers = {here.make(), here.make()};
   std::vector<FabricEvent> events(64);
   Rng rng(7);
   const bool is_quick = GetParam() == std::string_view("tcp");  // rxm's endpoints take 100 ms each
@@ -534,18 +544,10 @@ TEST_P(LibfabricTest, AConnectionThatIsBeingMadeSurvivesNoFenceAndHarmsNobody) {
 // The provider lost the connection and found no descriptor for another: the post that tried ends
 // the outbound, and the polls after it ask nothing of an endpoint that is closed.
 TEST(LibfabricOutbound, APostThatFindsNoWayEndsItOnce) {
-  std::vector<std::byte> pool(1 << 20);
-  Region region;
-  region.name = "pool";
-  region.base = pool.data();
-  region.stride_bytes = region.block_bytes = pool.size();
-  region.num_blocks = 1;
-  Options options;
-  options.provider = "tcp";  // the one that connects anew by itself
-  const auto receiver = make_libfabric_fabric(options).value();
-  const auto writer = make_libfabric_fabric(options).value();
-  ASSERT_TRUE(receiver->register_regions({&region, 1}));
-  ASSERT_TRUE(writer->register_regions({&region, 1}));
+  Here here(1 << 20, "tcp");  // the one that connects anew by itself
+  const Region& region = here.region;
+  const auto receiver = here.make();
+  const auto writer = here.make();
   const auto inbound = receiver->open_inbound({"w", 1}, Access::kWrite).value();
   const OutboundId outbound = writer->connect({"d", 1}, inbound.offer, {&region, 1}).value();
   std::vector<FabricEvent> seen;
@@ -592,19 +594,12 @@ TEST(LibfabricOutbound, APostThatFindsNoWayEndsItOnce) {
 // Two owner threads' ways in one: both sleep on their descriptors unless busy. A demand must wake
 // the source, its bytes the reader, and a full socket's drain the source again.
 TEST_P(LibfabricTest, ReadsWakeTheSourceAndTheReaderFromTheirSleep) {
-  std::vector<std::byte> pool(8 << 20);
-  Region region;
-  region.name = "pool";
-  region.base = pool.data();
-  region.stride_bytes = region.block_bytes = pool.size();
-  region.num_blocks = 1;
-  Options options;
-  options.provider = GetParam();
-  const auto source = make_libfabric_fabric(options).value();
+  Here here(8 << 20, GetParam());
+  std::vector<std::byte>& pool = here.pool;
+  const Region& region = here.region;
+  const auto source = here.make();
   if (!source->capabilities().reads) GTEST_SKIP() << "no reads here";
-  const auto reader = make_libfabric_fabric(options).value();
-  ASSERT_TRUE(source->register_regions({&region, 1}));
-  ASSERT_TRUE(reader->register_regions({&region, 1}));
+  const auto reader = here.make();
   const auto inbound = source->open_inbound({"d", 1}, Access::kRead).value();
   const OutboundId outbound = reader->connect({"p", 1}, inbound.offer, {&region, 1}).value();
   std::vector<FabricEvent> events(64);
