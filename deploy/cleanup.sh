@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Ends what serve_pd.sh and run_sweep.sh started on this host, and nothing else. --help tells the rest.
+set -euo pipefail
+HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
+. "$HERE/common.sh"
 
 help() {
   cat <<'EOF'
@@ -9,6 +11,8 @@ Ends what serve_pd.sh and run_sweep.sh started on this host with the same RUN_DI
 
   ./cleanup.sh server   on each server's host: prefill and decode
   ./cleanup.sh proxy    on the driver's: proxy, and a sweep that runs in the background with its routers
+
+Without RUN_DIR it is the folder of this user on this host, as serve_pd.sh --help tells.
 
 A process is known by its id, its start time and the boot, never by its name: others' servers live on, and a process that got
 the id of one that ended is left alone. What runs may finish (the server's --drain-timeout, 30 s), a second signal follows
@@ -34,7 +38,7 @@ main() {
   for name in "${names[@]}"; do
     if ! is_running "$name"; then
       forget "$name"
-      say "$name: not running"
+      say "$name: not running, says RUN_DIR $RUN_DIR"
     elif stop_remembered "$name"; then
       say "$name: process $PID has ended ($WHAT)"
     else

@@ -1,11 +1,9 @@
 # shellcheck shell=bash
-# What the scripts of this folder share; sourced, never run.
+# What the scripts of this folder share; sourced, never run. HERE is this folder.
 #
 # A process that they start is remembered in RUN_DIR/NAME.pid: process id, start time, boot id and where it can be asked.
 # A process id alone may be somebody else's tomorrow; with its start time (clock ticks since boot) and the boot id it is one
 # process. Nothing here looks for processes by name.
-
-set -euo pipefail
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
 trouble() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
@@ -16,11 +14,16 @@ wrong_use() {
   exit 2
 }
 
-# Never a folder that others could have made before us: what its pid files name is sent signals.
+# Never a folder that others could have made before us: what its pid files name is sent signals. Of this host alone, as hosts
+# may share a HOME: there another's process would look like one that has ended.
 need_run_dir() {
-  [ -z "${RUN_DIR:-}" ] || return 0
-  [ -n "${XDG_STATE_HOME:-}${HOME:-}" ] || wrong_use "RUN_DIR is not set, and neither is HOME: name a folder of your own"
-  RUN_DIR=${XDG_STATE_HOME:-$HOME/.local/state}/baton
+  if [ -z "${RUN_DIR:-}" ]; then
+    [ -n "${XDG_STATE_HOME:-}${HOME:-}" ] || wrong_use "RUN_DIR is not set, and neither is HOME: name a folder of your own"
+    RUN_DIR=${XDG_STATE_HOME:-$HOME/.local/state}/baton/$(uname -n)
+  fi
+  [[ $RUN_DIR == /* ]] || RUN_DIR=$PWD/$RUN_DIR
+  [ ! -e "$RUN_DIR" ] || { [ -d "$RUN_DIR" ] && [ -r "$RUN_DIR" ] && [ -w "$RUN_DIR" ] && [ -x "$RUN_DIR" ]; } ||
+    wrong_use "RUN_DIR is '$RUN_DIR', which is no folder that this user may read and write"
 }
 
 # The variable must be set to one of the words.
@@ -35,6 +38,17 @@ need_set() { # NAME WHAT
   [ -n "${!1:-}" ] || wrong_use "$1 is not set: $2"
 }
 
+# It goes into URLs and into a JSON text as it is.
+need_plain() { # NAME
+  [[ ${!1} =~ ^[A-Za-z0-9._:%-]+$ ]] || wrong_use "$1 has characters that no address or name has: '${!1}'"
+}
+
+need_address() { # NAME WHAT
+  need_set "$1" "$2"
+  need_plain "$1"
+  [[ ! ${!1} =~ ^[^:]*:[^:]*$ ]] || wrong_use "$1 is an address without a port, and is '${!1}'"
+}
+
 # In decimal from then on, whatever zeros it began with.
 need_number() { # NAME LEAST MOST
   local value=${!1}
@@ -46,10 +60,8 @@ need_number() { # NAME LEAST MOST
 
 # The program: BATON, a path or a name in PATH, else this checkout's, else the installed one.
 find_baton() {
-  local here
-  here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
   if [ -z "${BATON:-}" ]; then
-    BATON=$here/../build/release/src/apps/baton
+    BATON=$HERE/../build/release/src/apps/baton
     [ -x "$BATON" ] || BATON=$(command -v baton) || give_up "no baton: run \`make build\`, or name the program in BATON" 3
   fi
   local name=$BATON
@@ -73,14 +85,13 @@ boot_id() { cat /proc/sys/kernel/random/boot_id; }
 
 remember() { # NAME PID WHAT
   local file=$RUN_DIR/$1.pid
-  printf '%s\n' "$2" "$(start_time "$2")" "$(boot_id)" "$3" >"$file.new"
-  mv "$file.new" "$file"
+  printf '%s\n' "$2" "$(start_time "$2")" "$(boot_id)" "$3" >"$file.new" && mv "$file.new" "$file"
 }
 
 # Whether it runs, and that it does from now on, are one step: of two calls at once the second finds the first one's process.
 # Held from claim to release; closed in what is started in between.
 claim() { # NAME
-  mkdir -p "$RUN_DIR"
+  mkdir -p "$RUN_DIR" || wrong_use "RUN_DIR is '$RUN_DIR', which cannot be made"
   exec {CLAIM}>"$RUN_DIR/$1.lock"
   flock -w 10 "$CLAIM" || give_up "$1 is being started or ended by another call ($RUN_DIR/$1.lock is held)"
 }

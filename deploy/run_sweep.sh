@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The published experiment against a running pair. --help tells the rest.
+set -euo pipefail
+HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
+. "$HERE/common.sh"
 
 help() {
   cat <<'EOF'
@@ -51,13 +53,18 @@ wait_ready() { # SIDE HOST PORT
 }
 
 main() {
-  local dry_run=()
-  [[ ${1:-} == -h || ${1:-} == --help ]] && { help; exit 0; }
-  [ "${1:-}" = --dry-run ] && { dry_run=(--dry-run); shift; }
+  local dry_run=() more=() word
+  for word in "$@"; do
+    case $word in
+      -h | --help) help; exit 0 ;;
+      --dry-run) dry_run=(--dry-run) ;;
+      *) more+=("$word") ;;
+    esac
+  done
   : "${PREFILL_PORT:=8100}" "${DECODE_PORT:=8200}" "${RESULTS_DIR:=results}" "${READY_TIMEOUT:=300}"
   need_word MODE push pull engine-loop-pull engine-loop-pull-merged threaded-pull published-push published-push-merged
-  need_set PREFILL_IP "the prefill host's address"
-  need_set DECODE_IP "the decode host's address"
+  need_address PREFILL_IP "the prefill host's address"
+  need_address DECODE_IP "the decode host's address"
   need_number PREFILL_PORT 1 65535
   need_number DECODE_PORT 1 65535
   need_number READY_TIMEOUT 1 86400
@@ -75,13 +82,13 @@ main() {
   [ -n "${POINT_SECONDS:-}" ] && command+=(--point-seconds "$POINT_SECONDS")
   [ -n "${BACKEND:-}" ] && command+=(--backend "$BACKEND")
   [ -n "${PROFILE:-}" ] && command+=(--profile "$PROFILE")
-  if [ ${#dry_run[@]} -gt 0 ]; then exec "${command[@]}" --dry-run "$@"; fi
-  command+=("$@")
+  command+=("${dry_run[@]}" "${more[@]}")
+  if [ ${#dry_run[@]} -gt 0 ]; then exec "${command[@]}"; fi
 
   # QPS_LIST, INPUT_LENS, OUTPUT_LENS, ITERATIONS and PREFILL_... are read by `baton sweep` itself. It becomes this process,
   # and its routers end with it: `cleanup.sh proxy` ends a sweep that runs in the background.
   claim sweep
-  if is_running sweep; then give_up "a sweep runs already: process $PID, into $WHAT"; fi
+  if is_running sweep; then give_up "a sweep runs already: process $PID, into $WHAT; another at once needs a RUN_DIR of its own"; fi
   remember sweep $$ "$RESULTS_DIR"
   release
   exec "${command[@]}"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Starts one part of a prefill/decode pair on this host, and returns once it is ready. --help tells the rest.
+set -euo pipefail
+HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
-. "$(dirname "$0")/common.sh"
+. "$HERE/common.sh"
 
 help() {
   cat <<'EOF'
@@ -27,6 +29,9 @@ variables (default):
   PREFILL_PORT, DECODE_PORT   HTTP (8100, 8200)
   PREFILL_SIDE_CHANNEL_PORT, DECODE_SIDE_CHANNEL_PORT
                               control channel, TCP (5600; decode on prefill's address: 5601)
+  PREFILL_KV_HOST             where prefill's control channel listens, if that is another address (PREFILL_IP)
+  PREFILL_TP_SIZE, PREFILL_PP_SIZE
+                              an instance is one process, a profile one rank of its model: only 1 is known (1)
   PREFILL_ENGINE_ID, DECODE_ENGINE_ID            (prefill-engine-001, decode-engine-001)
   KV_PSK_FILE                 the pool's key, the same file on both hosts: (umask 077; echo "pool-1:$(openssl rand -hex 32)" >FILE)
   INSECURE=1                  or say that the network between them is yours alone; without either the server refuses
@@ -44,7 +49,8 @@ variables (default):
   FIRST_TOKEN                 of the proxy: decode, as published, or prefill (decode)
   READY_TIMEOUT               seconds until /health must be 200 (300); what is not is ended
   STOP_TIMEOUT                seconds that it may take for that, before a second signal (40)
-  RUN_DIR                     pid files, locks and logs ($XDG_STATE_HOME/baton or ~/.local/state/baton)
+  RUN_DIR                     pid files, locks and logs of this host alone; a second pair on it needs its own
+                              ($XDG_STATE_HOME/baton/HOST or ~/.local/state/baton/HOST)
   BATON                       the program, by path or by its name in PATH (this checkout's, else the installed one)
 
 Exit codes: 0 ready; 1 it ended, was not ready in time, or runs already; 2 a variable or flag is wrong;
@@ -54,6 +60,7 @@ EOF
 
 defaults() {
   : "${PREFILL_PORT:=8100}" "${DECODE_PORT:=8200}" "${PROXY_IP:=127.0.0.1}" "${PROXY_PORT:=8000}"
+  : "${PREFILL_KV_HOST:=${PREFILL_IP:-}}" "${PREFILL_TP_SIZE:=1}" "${PREFILL_PP_SIZE:=1}"
   : "${PREFILL_ENGINE_ID:=prefill-engine-001}" "${DECODE_ENGINE_ID:=decode-engine-001}"
   : "${PREFILL_SIDE_CHANNEL_PORT:=5600}" "${FABRIC:=libfabric}" "${FABRIC_PROVIDER:=tcp}"
   : "${BACKEND:=timed}" "${PROFILE:=qwen3-32b-tp8-h200}" "${SERVED_MODEL_NAME:=Qwen}" "${MAX_NUM_SEQS:=8}"
@@ -69,8 +76,14 @@ defaults() {
 check() {
   need_word ROLE prefill decode proxy
   if [ "$ROLE" = proxy ]; then need_word MODE push pull auto; else need_word MODE push pull; fi
-  need_set PREFILL_IP "the prefill host's address, as decode reaches it"
-  need_set DECODE_IP "the decode host's address, as the proxy reaches it"
+  need_address PREFILL_IP "the prefill host's address, as decode reaches it"
+  need_address DECODE_IP "the decode host's address, as the proxy reaches it"
+  need_address PREFILL_KV_HOST "the address of prefill's control channel"
+  need_address PROXY_IP "where the proxy listens"
+  need_plain PREFILL_ENGINE_ID
+  need_plain DECODE_ENGINE_ID
+  need_word PREFILL_TP_SIZE 1
+  need_word PREFILL_PP_SIZE 1
   need_word FABRIC libfabric shm auto
   need_word BACKEND timed cpu
   if [ -n "${PULL_LOOP:-}" ]; then
@@ -88,10 +101,6 @@ check() {
   done
   need_number READY_TIMEOUT 1 86400
   need_number STOP_TIMEOUT 0 86400
-  # These go into a JSON text as they are.
-  for name in PREFILL_IP DECODE_IP PREFILL_ENGINE_ID DECODE_ENGINE_ID; do
-    [[ ${!name} =~ ^[A-Za-z0-9._:%-]+$ ]] || wrong_use "$name has characters that no address or name has: '${!name}'"
-  done
 }
 
 kv_transfer_config() { # ROLE RANK ENGINE_ID IP PORT
@@ -127,14 +136,14 @@ make_command() {
       HOST=$PREFILL_IP PORT=$PREFILL_PORT
       instance_command
       COMMAND+=(--kv-transfer-config
-        "$(kv_transfer_config kv_producer 0 "$PREFILL_ENGINE_ID" "$PREFILL_IP" "$PREFILL_SIDE_CHANNEL_PORT")")
+        "$(kv_transfer_config kv_producer 0 "$PREFILL_ENGINE_ID" "$PREFILL_KV_HOST" "$PREFILL_SIDE_CHANNEL_PORT")")
       ;;
     decode)
       HOST=$DECODE_IP PORT=$DECODE_PORT
       instance_command
       COMMAND+=(--kv-transfer-config
         "$(kv_transfer_config kv_consumer 1 "$DECODE_ENGINE_ID" "$DECODE_IP" "$DECODE_SIDE_CHANNEL_PORT")"
-        --kv-allowed-peers "$PREFILL_IP")
+        --kv-allowed-peers "$PREFILL_KV_HOST")
       ;;
     proxy)
       HOST=$PROXY_IP PORT=$PROXY_PORT
@@ -164,7 +173,10 @@ start() {
   # program's /health may be what answers on that port.
   setsid "${COMMAND[@]}" --announce-fd 9 </dev/null >"$log" 2>&1 9>"$listens" {CLAIM}>&- &
   STARTED=$!
-  remember "$ROLE" "$STARTED" "$(url_of "$HOST" "$PORT")"
+  if ! remember "$ROLE" "$STARTED" "$(url_of "$HOST" "$PORT")"; then
+    kill -s KILL "$STARTED"
+    give_up "$ROLE was ended: what is to end it later cannot be written to $RUN_DIR"
+  fi
   release
   trap 'stop_remembered "$ROLE" || true; exit 1' INT TERM
   end=$((SECONDS + READY_TIMEOUT))
@@ -183,16 +195,15 @@ start() {
 }
 
 main() {
-  local dry_run='' foreground=''
+  local dry_run='' foreground='' word
   MORE=()
-  while [ $# -gt 0 ]; do
-    case $1 in
+  for word in "$@"; do
+    case $word in
       -h | --help) help; exit 0 ;;
       --dry-run) dry_run=1 ;;
       --foreground) foreground=1 ;;
-      *) MORE=("$@"); break ;;
+      *) MORE+=("$word") ;;
     esac
-    shift
   done
   defaults
   check
@@ -206,7 +217,7 @@ main() {
   fi
   claim "$ROLE"
   if is_running "$ROLE"; then
-    give_up "$ROLE runs already: process $PID at $WHAT; \`./cleanup.sh $([ "$ROLE" = proxy ] && echo proxy || echo server)\` ends it"
+    give_up "$ROLE runs already: process $PID at $WHAT; \`./cleanup.sh $([ "$ROLE" = proxy ] && echo proxy || echo server)\` ends it, another beside it needs a RUN_DIR of its own"
   fi
   if [ -n "$foreground" ]; then
     remember "$ROLE" $$ "$(url_of "$HOST" "$PORT")"

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 
@@ -152,6 +153,13 @@ WRONG = {
     "a port too high": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "DECODE_PORT": "70000"}, ["65535", "'70000'"]),
     "a quote in a name": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "PREFILL_ENGINE_ID": 'a"b'},
                           ["PREFILL_ENGINE_ID", 'a"b']),
+    "an address with a port": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "PREFILL_KV_HOST": "10.0.0.1:5600"},
+                               ["PREFILL_KV_HOST", "'10.0.0.1:5600'"]),
+    "ranks": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "PREFILL_TP_SIZE": "8"}, ["PREFILL_TP_SIZE", ": 1;", "'8'"]),
+    "a sweep of a URL": ("run_sweep.sh", [], {"MODE": "push", "PREFILL_IP": "http://10.0.0.1"}, ["PREFILL_IP", "'http://10.0.0.1'"]),
+    "a folder that is none": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "RUN_DIR": "/proc/version"}, ["RUN_DIR", "/proc/version"]),
+    "a folder that cannot be": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "RUN_DIR": "/proc/x"}, ["RUN_DIR", "/proc/x"]),
+    "nothing could be known": ("cleanup.sh", ["server"], {"RUN_DIR": "/proc/version"}, ["RUN_DIR", "/proc/version"]),
     "no model": ("serve_pd.sh", [], {"ROLE": "prefill", "MODE": "push", "BACKEND": "cpu"}, ["MODEL is not set", "GGUF"]),
     "a loop of push": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "push", "PULL_LOOP": "engine"}, ["PULL_LOOP", "MODE is 'push'"]),
     "an unknown loop": ("serve_pd.sh", [], {"ROLE": "decode", "MODE": "pull", "PULL_LOOP": "fast"}, ["threaded engine", "'fast'"]),
@@ -205,6 +213,38 @@ def test_neither_side_keeps_prefixes_and_the_published_ways_have_their_flags(hos
     assert "--no-enable-prefix-caching" in words
     assert words[words.index("--pull-loop") + 1] == "engine" and words[words.index("--transfer-style") + 1] == "published"
     assert "--pull-loop" not in host.must("serve_pd.sh", "--dry-run", ROLE=role, MODE="pull")
+
+
+def test_the_control_channel_of_prefill_may_have_an_address_of_its_own(host):
+    dry = {role: shlex.split(host.must("serve_pd.sh", "--dry-run", ROLE=role, MODE="push", PREFILL_KV_HOST="10.9.9.9"))
+           for role in ("prefill", "decode")}
+    config = {role: json.loads(words[words.index("--kv-transfer-config") + 1]) for role, words in dry.items()}
+    assert (config["prefill"]["kv_ip"], config["decode"]["kv_ip"]) == ("10.9.9.9", stack.HOST)
+    assert dry["decode"][dry["decode"].index("--kv-allowed-peers") + 1] == "10.9.9.9"
+    assert dry["prefill"][dry["prefill"].index("--host") + 1] == stack.HOST
+
+
+@pytest.mark.parametrize("script, arguments", [("serve_pd.sh", ["--threads", "1", "--dry-run"]), ("run_sweep.sh", ["--allow-void", "--dry-run"]),
+                                               ("cleanup.sh", ["server"])])
+def test_a_script_may_be_a_link_called_from_anywhere(host, script, arguments):
+    """A CDPATH makes `cd` talk, and one beside the link there is no common.sh."""
+    program = host.folder / "build/release/src/apps/baton"
+    for folder in (program.parent, host.folder / "linked"):
+        folder.mkdir(parents=True)
+    shutil.copytree(DEPLOY, host.folder / "deploy")
+    program.symlink_to(stack.baton_binary().resolve())
+    (host.folder / "linked" / script).symlink_to(f"../deploy/{script}")
+    variables = {**host.variables, "ROLE": "prefill", "MODE": "push", "CDPATH": ".:/", "RUN_DIR": "run"}
+    del variables["BATON"]
+    done = subprocess.run([f"linked/{script}", *arguments], env=variables, cwd=host.folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "not running" in done.stdout and str(host.folder / "run") in done.stdout if script == "cleanup.sh" else "push" in done.stdout.lower()
+    assert not (host.folder / "run").exists(), "a flag in between was --dry-run"
+
+
+def test_without_run_dir_each_host_of_a_shared_home_has_its_own_folder(host):
+    said = host.must("cleanup.sh", "server", RUN_DIR=None, HOME=str(host.folder))
+    assert f"{host.folder}/.local/state/baton/{os.uname().nodename}" in said, said
 
 
 def test_a_dry_run_of_a_sweep_waits_for_nobody_and_leaves_nothing(host):
