@@ -178,6 +178,12 @@ Traits read_traits(const fi_info& info, Wish granted) {
   return traits;
 }
 
+// The provider's own choice, where it had one.
+std::string opened_on(const fi_info& info, bool by_ip, const std::string& address) {
+  if (by_ip) return address;
+  return fmt::format("{} (fabric {})", info.domain_attr->name, info.fabric_attr->name);
+}
+
 std::uint64_t rights_of(Device::Use use, bool reads) {
   switch (use) {
     case Device::Use::kLocal:
@@ -258,7 +264,8 @@ Result<std::unique_ptr<Device>> Device::open(const Options& options) {
   if (Status ok = device->open_chosen(); !ok) return tl::unexpected(ok.error());
   const auto told = [](bool has) { return has ? "granted" : "not offered"; };
   log::info("libfabric {}: provider {} on {}, delivery-complete {}, reads {}",
-            version_text(fi_version()), device->traits_.provider, address, told(granted.deliver),
+            version_text(fi_version()), device->traits_.provider,
+            opened_on(*device->info_, (*known)->by_ip, address), told(granted.deliver),
             told(device->traits_.reads));
   return device;
 }
