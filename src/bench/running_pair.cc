@@ -88,6 +88,17 @@ void check_alike(const RunningPair& pair, Problems& problems) {
   }
 }
 
+// A router lists what both serve: without a common name every request would be answered with 404.
+void check_names(const RunningPair& pair, Problems& problems) {
+  const auto& p = pair.prefill.models;
+  const auto& d = pair.decode.models;
+  const bool common = std::find_first_of(p.begin(), p.end(), d.begin(), d.end()) != p.end();
+  if (p.empty() || d.empty() || common) return;
+  problems.push_back(fmt::format("served model name: prefill says {}, and decode says {}",
+                                 shown(fmt::format("{}", fmt::join(p, ", "))),
+                                 shown(fmt::format("{}", fmt::join(d, ", ")))));
+}
+
 void compare(std::string_view what, std::string_view given, std::string_view side,
              const std::string& said, Problems& problems) {
   if (!said.empty() && said != given) add(what, given, side, said, problems);
@@ -222,6 +233,7 @@ Status check_running_pair(const RunningPair& pair, const SweepMode& mode,
   if (!mode.pull_loop.empty()) {
     compare("pull loop", mode.pull_loop, "decode", pair.decode.pull_loop, problems);
   }
+  check_names(pair, problems);
   check_alike(pair, problems);
   check_given(pair.prefill, options, problems);
   if (problems.empty()) return {};

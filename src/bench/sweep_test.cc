@@ -269,6 +269,18 @@ TEST(RunningPair, both_must_be_alike_and_what_differs_is_named) {
   }
 }
 
+TEST(RunningPair, must_have_a_model_name_in_common) {
+  RunningPair pair = emulated_pair();
+  pair.prefill.models = {"Qwen", "Qwen/Qwen3-32B"};
+  pair.decode.models = {"qwen"};
+  EXPECT_EQ(contradiction(pair, "push", {}),
+            "served model name: prefill says Qwen, Qwen/Qwen3-32B, and decode says qwen");
+  pair.decode.models = {"qwen", "Qwen"};
+  EXPECT_EQ(contradiction(pair, "push", {}), "");
+  pair.decode.models.clear();
+  EXPECT_EQ(contradiction(pair, "push", {}), "") << "an older one does not say";
+}
+
 TEST(RunningPair, says_what_nobody_said) {
   SweepOptions o = running();
   RunningPair pair = emulated_pair();
