@@ -374,17 +374,52 @@ std::string meant_flag(const CLI::App& command, const std::string& typed) {
   return nearest.empty() ? "" : "; the nearest flag is " + nearest;
 }
 
+// Other spellings of `vllm serve`, and flags of its that name something which is not here.
+struct Elsewhere {
+  std::string_view flag;
+  std::string_view instead;
+};
+constexpr Elsewhere kElsewhere[] = {
+    {"-tp", "say --tensor-parallel-size; known is 1"},
+    {"-pp", "this engine computes in one process: leave it out"},
+    {"--pipeline-parallel-size", "this engine computes in one process: leave it out"},
+    {"-dp", "every replica is an instance of its own, which the router is told of"},
+    {"--data-parallel-size",
+     "every replica is an instance of its own, which the router is told of"},
+    {"--model", "MODEL is the word behind `serve`"},
+    {"--gpu-memory-utilization",
+     "there is no GPU here; --kv-cache-memory-bytes bounds the KV cache"},
+    {"--kv-cache-dtype", "--dtype is the KV cache's, and the weights keep the type of their file"},
+};
+
+std::string elsewhere(const std::string& typed) {
+  const std::string_view flag = std::string_view(typed).substr(0, typed.find('='));
+  if (flag.starts_with("--kv-transfer-config.")) {
+    return "; --kv-transfer-config takes all its keys as one JSON object";
+  }
+  for (const Elsewhere& one : kElsewhere) {
+    if (one.flag == flag) return "; " + std::string(one.instead);
+  }
+  return "";
+}
+
 // CLI11 names left-over arguments last to first, and does not say what a value should have been.
 std::string fault(const CLI::App& command, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> left = command.remaining();
-    const std::string meant = left.empty() ? "" : meant_flag(command, left.front());
+    std::string meant = left.empty() ? "" : elsewhere(left.front());
+    if (meant.empty() && !left.empty()) meant = meant_flag(command, left.front());
     return "unknown: " + CLI::detail::join(left, " ") + meant;
   }
-  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
-    return std::string(error.what()) + ": not a number, or out of range";
+  const std::string text = error.what();
+  constexpr std::string_view kAgain = ": At Most 1 required but received ";
+  if (const auto at = text.find(kAgain); at != std::string::npos) {
+    return text.substr(0, at) + " is given " + text.substr(at + kAgain.size()) + " times";
   }
-  return error.what();
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    return text + ": not a number, or out of range";
+  }
+  return text;
 }
 
 int report(const CLI::App& app, const CLI::ParseError& error) {
