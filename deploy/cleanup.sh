@@ -42,7 +42,7 @@ main() {
     elif stop_remembered "$name"; then
       say "$name: process $PID has ended ($WHAT)"
     else
-      trouble "$name: process $PID ($WHAT), or what it started (${!CHILDREN[*]}), could not be ended; is it another user's?"
+      trouble "$name: could not be ended, is it another user's? Process $PID ($WHAT)${CHILDREN[*]:+, or what it started: ${!CHILDREN[*]}}"
       failed=1
     fi
   done

@@ -168,10 +168,12 @@ ended_early() { # LOG
 }
 
 start() {
-  local log=$RUN_DIR/$ROLE.log listens=$RUN_DIR/$ROLE.listens end
+  local log=$RUN_DIR/$ROLE.log end
+  LISTENS=$RUN_DIR/$ROLE.listens
+  trap 'rm -f "$LISTENS"' EXIT
   # A session of its own: the end of this terminal is not the server's. It says when it listens: until then another
   # program's /health may be what answers on that port.
-  setsid "${COMMAND[@]}" --announce-fd 9 </dev/null >"$log" 2>&1 9>"$listens" {CLAIM}>&- &
+  setsid "${COMMAND[@]}" --announce-fd 9 </dev/null >"$log" 2>&1 9>"$LISTENS" {CLAIM}>&- &
   STARTED=$!
   if ! remember "$ROLE" "$STARTED" "$(url_of "$HOST" "$PORT")"; then
     kill -s KILL "$STARTED"
@@ -180,7 +182,7 @@ start() {
   release
   trap 'stop_remembered "$ROLE" || true; exit 1' INT TERM
   end=$((SECONDS + READY_TIMEOUT))
-  until [ -s "$listens" ] && [ "$(health "$HOST" "$PORT")" = 200 ]; do
+  until [ -s "$LISTENS" ] && [ "$(health "$HOST" "$PORT")" = 200 ]; do
     is_running "$ROLE" || ended_early "$log"
     if ((SECONDS >= end)); then
       tail -n 3 "$log" >&2
@@ -190,7 +192,6 @@ start() {
     sleep 0.1
   done
   is_running "$ROLE" || ended_early "$log"
-  rm -f "$listens"
   say "$ROLE is ready at $(url_of "$HOST" "$PORT") (MODE=$MODE, process $PID, log $log)"
 }
 
