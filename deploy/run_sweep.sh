@@ -18,7 +18,7 @@ RESULTS_DIR/<mode>_qps<q>_in<i>_out<o>_iter<n>.json and .log. Stopped and called
 
 What the servers say of themselves is asked, so that none of this has to be set. If it is, and they say otherwise, it is
 refused with both values: MODE, PREFILL_TP_SIZE, PREFILL_PP_SIZE, PREFILL_ENGINE_ID, PREFILL_KV_HOST,
-PREFILL_SIDE_CHANNEL_PORT, BACKEND (timed or cpu), PROFILE.
+PREFILL_SIDE_CHANNEL_PORT, BACKEND (timed or cpu), PROFILE, SERVED_MODEL_NAME, MAX_NUM_SEQS.
 
 usage: VARIABLES ./run_sweep.sh [--dry-run] [FLAGS of `baton sweep`]
   --dry-run     say what would be run, and how long it takes; waits for nobody and leaves nothing behind
@@ -34,6 +34,7 @@ variables (default):
   ITERATIONS                  of the whole grid (1)
   POINT_SECONDS               arrivals of a point take so long (30)
   RESULTS_DIR                 (results)
+  FIRST_TOKEN                 of the router that is started here: decode, as published, or prefill (decode)
   ROUTER_URL                  a running proxy, as serve_pd.sh starts it
   READY_TIMEOUT               seconds until both must be ready (300)
   RUN_DIR, BATON              as for serve_pd.sh
@@ -82,6 +83,9 @@ main() {
   [ -n "${POINT_SECONDS:-}" ] && command+=(--point-seconds "$POINT_SECONDS")
   [ -n "${BACKEND:-}" ] && command+=(--backend "$BACKEND")
   [ -n "${PROFILE:-}" ] && command+=(--profile "$PROFILE")
+  [ -n "${SERVED_MODEL_NAME:-}" ] && command+=(--served-model-name "$SERVED_MODEL_NAME")
+  [ -n "${MAX_NUM_SEQS:-}" ] && command+=(--max-num-seqs "$MAX_NUM_SEQS")
+  [ -n "${FIRST_TOKEN:-}" ] && command+=(--first-token "$FIRST_TOKEN")
   command+=("${dry_run[@]}" "${more[@]}")
   if [ ${#dry_run[@]} -gt 0 ]; then exec "${command[@]}"; fi
 

@@ -121,7 +121,9 @@ void add_servers(CLI::App& app, SweepOptions& o) {
       ->capture_default_str()
       ->each(note(o.given.profile));
   app.add_option("--model", o.model, "of cpu: a GGUF file or name");
-  app.add_option("--served-model-name", o.served_model_name, "in the API")->capture_default_str();
+  app.add_option("--served-model-name", o.served_model_name, "in the API")
+      ->capture_default_str()
+      ->each(note(o.given.served_model_name));
   app.add_option("--prefill", o.prefill, "of timed: computed, or cached (P has every prompt)")
       ->capture_default_str()
       ->each(note(o.given.prefill));

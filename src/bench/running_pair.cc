@@ -88,6 +88,10 @@ void check_alike(const RunningPair& pair, Problems& problems) {
   }
 }
 
+std::string names_of(const InstanceInfo& i) {
+  return fmt::format("{}", fmt::join(i.models, ", "));
+}
+
 // A router lists what both serve: without a common name every request would be answered with 404.
 void check_names(const RunningPair& pair, Problems& problems) {
   const auto& p = pair.prefill.models;
@@ -95,8 +99,7 @@ void check_names(const RunningPair& pair, Problems& problems) {
   const bool common = std::find_first_of(p.begin(), p.end(), d.begin(), d.end()) != p.end();
   if (p.empty() || d.empty() || common) return;
   problems.push_back(fmt::format("served model name: prefill says {}, and decode says {}",
-                                 shown(fmt::format("{}", fmt::join(p, ", "))),
-                                 shown(fmt::format("{}", fmt::join(d, ", ")))));
+                                 shown(names_of(pair.prefill)), shown(names_of(pair.decode))));
 }
 
 void compare(std::string_view what, std::string_view given, std::string_view side,
@@ -122,6 +125,11 @@ void check_side(std::string_view side, const InstanceInfo& info, const SweepMode
     add("mode", fmt::format("{} ({})", mode.name, mode.router_mode), side, info.mode, problems);
   }
   check_slots(side, info, o, problems);
+  const auto& names = info.models;
+  if (o.given.served_model_name && !names.empty() &&
+      std::find(names.begin(), names.end(), o.served_model_name) == names.end()) {
+    add("--served-model-name", o.served_model_name, side, names_of(info), problems);
+  }
   const bool is_timed = o.backend == "timed";
   if (is_timed == info.emulated.empty()) {
     add("--backend", o.backend, side, is_timed ? "that it computes itself" : info.emulated,

@@ -46,7 +46,7 @@ struct SweepOptions {
   // others are what they say themselves, and where they say nothing, not known.
   struct Given {
     bool backend = false, profile = false, prefill = false, first_token = false,
-         max_num_seqs = false;
+         max_num_seqs = false, served_model_name = false;
   } given;
   std::string router_url, prefill_url, decode_url;  // running servers, of one mode
   bool is_running() const { return !router_url.empty() || !prefill_url.empty(); }

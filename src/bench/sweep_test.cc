@@ -277,6 +277,12 @@ TEST(RunningPair, must_have_a_model_name_in_common) {
             "served model name: prefill says Qwen, Qwen/Qwen3-32B, and decode says qwen");
   pair.decode.models = {"qwen", "Qwen"};
   EXPECT_EQ(contradiction(pair, "push", {}), "");
+  SweepOptions o;
+  o.served_model_name = "Qwen/Qwen3-32B";
+  EXPECT_EQ(contradiction(pair, "push", o), "") << "nobody gave it";
+  o.given.served_model_name = true;
+  EXPECT_EQ(contradiction(pair, "push", o),
+            "--served-model-name Qwen/Qwen3-32B, and decode says qwen, Qwen");
   pair.decode.models.clear();
   EXPECT_EQ(contradiction(pair, "push", {}), "") << "an older one does not say";
 }

@@ -248,8 +248,10 @@ def test_without_run_dir_each_host_of_a_shared_home_has_its_own_folder(host):
 
 
 def test_a_dry_run_of_a_sweep_waits_for_nobody_and_leaves_nothing(host):
-    said = host.must("run_sweep.sh", "--dry-run", MODE="push", QPS_LIST="1 2", INPUT_LENS="1024", OUTPUT_LENS="128", READY_TIMEOUT="86400")
+    said = host.must("run_sweep.sh", "--dry-run", MODE="push", QPS_LIST="1 2", INPUT_LENS="1024", OUTPUT_LENS="128", READY_TIMEOUT="86400",
+                     FIRST_TOKEN="prefill")
     assert "push_qps1_in1024_out128_iter1" in said and "push_qps2_in1024_out128_iter1" in said
+    assert "--first-token prefill" in said
     assert "is it started, and its port open?" in said and f"--prefill http://{stack.HOST}:{host.ports['PREFILL_PORT']}" in said
     assert list(host.folder.iterdir()) == []
 
@@ -311,6 +313,11 @@ def test_a_pair_and_a_proxy_are_started_asked_and_ended_and_nothing_else(host, s
     assert answer.status == 200, answer.body
     unknown = stack.complete(int(host.ports["PROXY_PORT"]), model="Qwen3")
     assert unknown.status == 404 and b"does not exist" in unknown.body
+    other = host.run("run_sweep.sh", MODE="push", SERVED_MODEL_NAME="Qwen3", MAX_NUM_SEQS="9")
+    assert other.returncode == 2 and not (host.folder / "results").exists(), other.stderr
+    for side in ("prefill", "decode"):
+        assert f"--served-model-name Qwen3, and {side} says Qwen\n" in other.stderr, other.stderr
+        assert f"--max-num-seqs 9, and {side} says 8\n" in other.stderr, other.stderr
     # Nobody says that this pair computes, and in which mode the proxy is: the servers do.
     host.must("run_sweep.sh", "--allow-void", "--min-prompts", "3", "--disable-tqdm", MODE="push", QPS_LIST="8", INPUT_LENS="32",
               OUTPUT_LENS="4", POINT_SECONDS="1", ROUTER_URL=f"http://{stack.HOST}:{host.ports['PROXY_PORT']}")
