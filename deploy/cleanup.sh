@@ -10,7 +10,7 @@ help() {
 Ends what serve_pd.sh and run_sweep.sh started on this host with the same RUN_DIR, and nothing else:
 
   ./cleanup.sh server   on each server's host: prefill and decode
-  ./cleanup.sh proxy    on the driver's: proxy, and a sweep that runs in the background with its routers
+  ./cleanup.sh proxy    on the driver's: proxy, and a sweep with its routers, also one in the background
 
 Without RUN_DIR it is the folder of this user on this host, as serve_pd.sh --help tells.
 

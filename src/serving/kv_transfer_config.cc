@@ -221,6 +221,16 @@ void read_extra(const Json& object, KvTransferConfig& out, Problems& problems) {
   }
 }
 
+// Nothing depends on them here, but whoever writes them counts the instances.
+void check_rank(const Json& object, Problems& problems) {
+  constexpr std::uint64_t kMost = 65535;
+  const auto rank = number_of(object, "kv_rank", kMost, problems);
+  const auto size = number_of(object, "kv_parallel_size", kMost, problems);
+  if (!size || rank.value_or(0) < *size) return;
+  problems.push_back(fmt::format("kv_rank {} is none of kv_parallel_size {}: ranks begin at 0",
+                                 rank.value_or(0), *size));
+}
+
 void read_all(const Json& object, KvTransferConfig& out, Problems& problems) {
   check_keys(object, "", kKeys, problems);
   read_connector(object, out, problems);
@@ -244,9 +254,7 @@ void read_all(const Json& object, KvTransferConfig& out, Problems& problems) {
         "is cpu: say that, or leave the key out",
         *device));
   }
-  constexpr std::uint64_t kRanks = 65535;
-  number_of(object, "kv_rank", kRanks, problems);
-  number_of(object, "kv_parallel_size", kRanks, problems);
+  check_rank(object, problems);
   out.host = text_of(object, "kv_ip", problems);
   constexpr std::uint64_t kPorts = 65535;
   if (const auto port = number_of(object, "kv_port", kPorts, problems)) {
