@@ -28,8 +28,10 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 std::string nearest_word(std::string_view word, std::span<const std::string> known) {
   std::string best;
-  // Half of it may be wrong; beyond that a guess says nothing.
-  std::size_t least = std::max<std::size_t>(word.size() / 2, 1) + 1;
+  // Half of it may be wrong; beyond that a guess says nothing. The dashes of a flag are always
+  // right.
+  const std::size_t dashes = std::min(word.find_first_not_of('-'), word.size());
+  std::size_t least = std::max<std::size_t>((word.size() - dashes) / 2, 1) + 1;
   for (const std::string& candidate : known) {
     const std::size_t d = distance(word, candidate);
     if (d >= least) continue;

@@ -20,6 +20,7 @@ TEST(NearestWord, is_the_one_with_the_fewest_changes) {
 TEST(NearestWord, is_none_when_nothing_is_like_it) {
   EXPECT_EQ(nearest_word("qqqqqqqqqqqq", kFlags), "");
   EXPECT_EQ(nearest_word("--seed", {}), "");
+  EXPECT_EQ(nearest_word("--seed", std::vector<std::string>{"--help"}), "");
 }
 
 }  // namespace
