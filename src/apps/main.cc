@@ -114,7 +114,8 @@ void add_shared_flags(CLI::App& app, ServeOptions& options) {
                  "name(s) in the API; default: MODEL as typed");
   app.add_option("--dtype", options.dtype, "KV cache: auto (bfloat16), bfloat16, float32")
       ->capture_default_str();
-  app.add_option("--block-size", options.block_size, "tokens a KV block")->capture_default_str();
+  app.add_option("--block-size", options.block_size,
+                 "tokens a KV block; default: 16, timed: the profile's");
   app.add_option("--max-model-len", options.max_model_len,
                  "context in tokens; default: the model's")
       ->check(kAtLeastOne);

@@ -19,6 +19,7 @@
 #include "serving/completion_request.h"
 #include "serving/http_names.h"
 #include "serving/instance_metrics.h"
+#include "serving/json.h"
 #include "serving/leg_messages.h"
 #include "serving/relay.h"
 #include "serving/route_bounds.h"
@@ -180,7 +181,8 @@ class RouterImpl : public Router {
           200, std::string(kMetricsContentType),
           router_metrics_text(metrics_, pool_.snapshot(), conversations_.size()));
     }
-    writer->respond(200, kJson, models_body(pool_.models(), created_, 0, vocab_size()));
+    writer->respond(200, kJson,
+                    models_body(pool_.models(), created_, 0, vocab_size(), pool_.emulated()));
   }
 
   // Of the instances, which are alike; 0 while none has said.
@@ -205,8 +207,12 @@ class RouterImpl : public Router {
 
   void health(http::ResponseWriter& writer) const {
     const std::string missing = stopping_ ? "the router is stopping" : pool_.health_text();
-    if (missing.empty()) return writer.respond(200, kJson, R"({"status":"ok"})");
-    respond_error(writer, refuse(503, missing).value());
+    if (!missing.empty()) return respond_error(writer, refuse(503, missing).value());
+    Json body = {{"status", "ok"}};
+    if (const std::string emulated = pool_.emulated(); !emulated.empty()) {
+      body["emulated"] = emulated;
+    }
+    writer.respond(200, kJson, to_text(body));
   }
 
   void complete(Endpoint endpoint, const http::Request& request, Writer writer) {

@@ -53,6 +53,12 @@ std::string router_metrics_text(const RouterMetrics& metrics,
                {{"stage", std::string(to_string(instance.stage))}, {"url", instance.url}});
   }
   for (const UpstreamPool::Snapshot& instance : instances) {
+    if (instance.info.emulated.empty()) continue;
+    page.gauge("baton_router_instance_emulated",
+               "1: the instance is emulated, and the times of its requests are a profile's.", 1,
+               {{"stage", std::string(to_string(instance.stage))}, {"url", instance.url}});
+  }
+  for (const UpstreamPool::Snapshot& instance : instances) {
     page.gauge("baton_router_instance_running", "Legs under way at the instance.", instance.running,
                {{"stage", std::string(to_string(instance.stage))}, {"url", instance.url}});
   }

@@ -357,6 +357,20 @@ TEST_F(PairTest, ASilentInstanceEndsItsRequests) {
   EXPECT_TRUE(decode.is_closed());
 }
 
+// What leaves the router has the times of its instances in it.
+TEST_F(PairTest, SaysThatAnInstanceIsEmulated) {
+  d().change([](InstanceInfo& info) { info.emulated = "emulated: profile x"; });
+  start();
+  EXPECT_THAT(get(router_->port(), "/health").body,
+              HasSubstr(R"("emulated":"emulated: profile x")"));
+  EXPECT_THAT(get(router_->port(), "/v1/models").body,
+              HasSubstr(R"("emulated":"emulated: profile x")"));
+  EXPECT_THAT(get(router_->port(), "/baton/upstreams").body,
+              HasSubstr(R"("emulated":"emulated: profile x")"));
+  EXPECT_THAT(get(router_->port(), "/metrics").body,
+              HasSubstr("baton_router_instance_emulated{stage=\"decode\",url=\"" + d().url()));
+}
+
 TEST_F(PairTest, WhatIsMissingIsNamed) {
   d().change([](InstanceInfo& info) { info.role = "kv_producer"; });
   RouterOptions options;

@@ -49,11 +49,12 @@ void check_dtype(const std::string& dtype, engine::EngineOptions& out, Problems&
 
 void check_sizes(const ServeOptions& options, engine::EngineOptions& out, Problems& problems) {
   constexpr std::uint32_t kBlockMost = 1024;
-  if (options.block_size == 0 || options.block_size > kBlockMost) {
+  constexpr std::uint32_t kBlockDefault = 16;
+  out.block_size = options.block_size.value_or(kBlockDefault);
+  if (out.block_size == 0 || out.block_size > kBlockMost) {
     problems.push_back(fmt::format("--block-size must be from 1 to {} tokens, and is {}",
-                                   kBlockMost, options.block_size));
+                                   kBlockMost, out.block_size));
   }
-  out.block_size = options.block_size;
   out.max_model_len = options.max_model_len;
   if (options.max_num_seqs > 0) out.max_num_seqs = options.max_num_seqs;
   if (options.max_num_batched_tokens > 0) {
@@ -255,7 +256,7 @@ Exit serve_model(const ServeOptions& options, const Plan& plan, const std::strin
   }
   std::optional<Emulation> emulation;
   if (plan.timed) {
-    emulation = plan.timed->emulation();
+    emulation = plan.timed->emulation(plan.engine);
     log::warning("{}", emulation->text());
   }
   server.attach({engine->get(), loaded->tokenizer.get(), loaded->chat_template.get(),

@@ -19,7 +19,7 @@ struct ServeOptions {
   std::uint16_t port = 8000;
   std::vector<std::string> served_model_names;
   std::string dtype = "auto";
-  std::uint32_t block_size = 16;
+  std::optional<std::uint32_t> block_size;  // default: 16, or the profile's
   std::uint32_t max_model_len = 0;
   std::uint32_t max_num_seqs = 0;
   std::uint32_t max_num_batched_tokens = 0;
@@ -27,12 +27,12 @@ struct ServeOptions {
   std::string kv_transfer_config;
   std::string pull_loop;  // "": not given
   std::string backend = "cpu";
-  // Of the backend `timed`; "" and 0: not given.
+  // Of the backend `timed`; "": not given.
   std::string profile;  // default: MODEL
-  std::uint32_t kv_bytes_scale = 0;
+  std::optional<std::uint32_t> kv_bytes_scale;
   std::string prefill;
   std::string transfer_style;
-  double link_rate = 0;                // bytes a second
+  std::optional<double> link_rate;     // bytes a second
   std::optional<double> posting_cost;  // microseconds a descriptor
   bool prefix_caching = true;
   std::uint32_t threads = 0;  // 0: one a core

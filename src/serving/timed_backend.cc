@@ -23,10 +23,10 @@ constexpr char kPublishedMerged[] = "published-merged";
 // Flags that would do nothing.
 void check_unused(const ServeOptions& options, Problems& problems) {
   refuse_given({{"--profile", !options.profile.empty()},
-                {"--kv-bytes-scale", options.kv_bytes_scale != 0},
+                {"--kv-bytes-scale", options.kv_bytes_scale.has_value()},
                 {"--prefill", !options.prefill.empty()},
                 {"--transfer-style", !options.transfer_style.empty()},
-                {"--link-rate", options.link_rate != 0},
+                {"--link-rate", options.link_rate.has_value()},
                 {"--posting-cost", options.posting_cost.has_value()}},
                "is a flag of --backend timed", problems);
 }
@@ -59,21 +59,18 @@ void check_posting_cost(const ServeOptions& options, TimedBackend& out, Problems
 }
 
 void check_numbers(const ServeOptions& options, TimedBackend& out, Problems& problems) {
-  out.options.kv_bytes_scale =
-      options.kv_bytes_scale > 0 ? options.kv_bytes_scale : out.profile.kv_bytes_scale;
+  out.options.kv_bytes_scale = options.kv_bytes_scale.value_or(out.profile.kv_bytes_scale);
   if (const Status fits = check_scale(out.profile, out.options.kv_bytes_scale); !fits) {
     problems.push_back(fmt::format("--kv-bytes-scale: {}", fits.error().message));
   }
   constexpr double kRateMost = 1e15;
-  if (!std::isfinite(options.link_rate) || options.link_rate < 0 || options.link_rate > kRateMost ||
-      (options.link_rate > 0 && options.link_rate < 1)) {
-    problems.push_back(fmt::format("--link-rate must be from 1 to {} bytes a second, and is {}",
-                                   kRateMost, options.link_rate));
+  if (const double told = options.link_rate.value_or(1); !(told >= 1 && told <= kRateMost)) {
+    problems.push_back(
+        fmt::format("--link-rate must be from 1 to {} bytes a second, and is {}", kRateMost, told));
     return;
   }
-  const double rate = options.link_rate > 0
-                          ? options.link_rate
-                          : out.profile.link_bytes_per_s / out.options.kv_bytes_scale;
+  const double rate = options.link_rate.value_or(out.profile.link_bytes_per_s /
+                                                 std::max(1U, out.options.kv_bytes_scale));
   out.link_bytes_per_second = static_cast<std::uint64_t>(std::max(1.0, std::round(rate)));
 }
 
@@ -82,9 +79,9 @@ void check_numbers(const ServeOptions& options, TimedBackend& out, Problems& pro
 std::string Emulation::text() const {
   return fmt::format(
       "emulated: profile {} ({}), KV bytes / {}, prefill {}, transfer style {}, posting cost {:g} "
-      "us, link {} bytes/s",
+      "us{}, link {} bytes/s",
       profile, model, kv_bytes_scale, prefill, transfer_style, posting_cost_us,
-      link_bytes_per_second);
+      posting_cost_us > 0 && !pays_posting ? " (not paid here)" : "", link_bytes_per_second);
 }
 
 std::string Emulation::json() const {
@@ -94,10 +91,11 @@ std::string Emulation::json() const {
                       {"prefill", prefill},
                       {"transfer_style", transfer_style},
                       {"posting_cost_us", posting_cost_us},
+                      {"pays_posting", pays_posting},
                       {"link_bytes_per_second", link_bytes_per_second}});
 }
 
-Emulation TimedBackend::emulation() const {
+Emulation TimedBackend::emulation(const engine::EngineOptions& engine) const {
   return {.profile = profile.name,
           .model = profile.model,
           .prefill = options.prefill == Prefill::kCached ? "cached" : "computed",
@@ -105,6 +103,7 @@ Emulation TimedBackend::emulation() const {
           .kv_bytes_scale = options.kv_bytes_scale,
           .link_bytes_per_second = link_bytes_per_second,
           .posting_cost_us = posting_cost_us,
+          .pays_posting = engine.agent && engine.agent->post_cost.count() > 0,
           .profile_hash = engine::timed::hash_of(profile),
           .metrics = metrics};
 }
@@ -146,8 +145,7 @@ std::optional<TimedBackend> timed_backend(const ServeOptions& options, Problems&
 
 void apply(const TimedBackend& backend, const ServeOptions& options, engine::EngineOptions& out) {
   const Profile& profile = backend.profile;
-  // The flag's own default stands for "not given".
-  if (options.block_size == ServeOptions{}.block_size) out.block_size = profile.block_size;
+  if (!options.block_size) out.block_size = profile.block_size;
   if (options.max_model_len == 0) out.max_model_len = profile.max_model_len;
   if (options.max_num_seqs == 0) out.max_num_seqs = profile.max_num_seqs;
   if (options.max_num_batched_tokens == 0) {

@@ -24,6 +24,7 @@ struct Emulation {
   std::uint32_t kv_bytes_scale = 1;
   std::uint64_t link_bytes_per_second = 0;
   double posting_cost_us = 0;  // a descriptor, where the style or the pull loop pays it
+  bool pays_posting = false;   // this instance does
   std::string profile_hash;    // engine::timed::hash_of(): of its numbers
   std::shared_ptr<const engine::timed::TimedMetrics> metrics;
 
@@ -41,7 +42,8 @@ struct TimedBackend {
   double posting_cost_us = 0;
   std::shared_ptr<engine::timed::TimedMetrics> metrics;
 
-  Emulation emulation() const;
+  // `engine`: as apply() left it.
+  Emulation emulation(const engine::EngineOptions& engine) const;
 };
 
 // Of the numbers of a profile by its file or name, as an instance with it says it. kNotFound.

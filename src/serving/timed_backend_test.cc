@@ -46,6 +46,10 @@ TEST_F(TimedBackendTest, TheProfileSaysWhatNoFlagSays) {
   EXPECT_EQ(engine->agent->post_cost, std::chrono::nanoseconds(0));
   EXPECT_TRUE(engine->agent->merge_runs);
 
+  ServeOptions small = timed();
+  small.block_size = 16;  // the flag's default elsewhere, and said
+  EXPECT_EQ(engine_options(small)->block_size, 16U);
+
   ServeOptions options = timed("renamed");
   options.profile = "deepseek-v3-tp8-h200";
   options.max_num_seqs = 3;
@@ -109,6 +113,10 @@ TEST_F(TimedBackendTest, NamesFlagAndValue) {
        "--prefill warm is unknown; known are computed, cached"},
       {[](auto& o) { o.transfer_style = "nixl"; }, "--transfer-style nixl is unknown"},
       {[](auto& o) { o.kv_bytes_scale = 7; }, "--kv-bytes-scale: kv_bytes_scale is 7"},
+      {[](auto& o) { o.kv_bytes_scale = 0; }, "--kv-bytes-scale: kv_bytes_scale is 0"},
+      {[](auto& o) { o.link_rate = 0; },
+       "--link-rate must be from 1 to 1000000000000000 bytes a second, and is 0"},
+      {[](auto& o) { o.link_rate = std::nan(""); }, "and is nan"},
       {[](auto& o) { o.link_rate = -5; }, "--link-rate must be from 1"},
       {[](auto& o) { o.link_rate = 0.5; }, "and is 0.5"},
       {[](auto& o) { o.posting_cost = -1; }, "--posting-cost must be from 0 to 1000"},
@@ -128,11 +136,16 @@ TEST_F(TimedBackendTest, SaysWhatIsEmulated) {
   const auto backend = timed_backend(timed(), problems);
   ASSERT_TRUE(backend);
   EXPECT_THAT(problems, IsEmpty());
-  const Emulation emulation = backend->emulation();
+  engine::EngineOptions engine = engine_options(timed()).value();
+  const Emulation emulation = backend->emulation(engine);
   EXPECT_EQ(emulation.text(),
             "emulated: profile deepseek-v3-tp8-h200 (deepseek-ai/DeepSeek-V3, one rank of TP 8), "
-            "KV bytes / 48, prefill computed, transfer style baton, posting cost 2.4 us, link "
-            "887500000 bytes/s");
+            "KV bytes / 48, prefill computed, transfer style baton, posting cost 2.4 us (not "
+            "paid here), link 887500000 bytes/s");
+  ServeOptions published = timed();
+  published.transfer_style = "published";
+  engine = engine_options(published).value();
+  EXPECT_THAT(backend->emulation(engine).text(), HasSubstr("posting cost 2.4 us, link"));
   const Json json = parse_json(emulation.json()).value();
   EXPECT_EQ(json["kv_bytes_scale"], 48);
   EXPECT_EQ(json["link_bytes_per_second"], 887'500'000);

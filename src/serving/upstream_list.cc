@@ -20,12 +20,14 @@ std::uint64_t hex_in(const std::string& text) {
 std::string upstreams_body(std::span<const UpstreamPool::Snapshot> upstreams) {
   Json list = Json::array();
   for (const UpstreamPool::Snapshot& one : upstreams) {
-    list.push_back({{"stage", to_string(one.stage)},
-                    {"url", one.url},
-                    {"up", one.up},
-                    {"reason", one.reason},
-                    {"engine_id", one.info.engine_id},
-                    {"incarnation", fmt::format("{:016x}", one.info.incarnation)}});
+    Json entry = {{"stage", to_string(one.stage)},
+                  {"url", one.url},
+                  {"up", one.up},
+                  {"reason", one.reason},
+                  {"engine_id", one.info.engine_id},
+                  {"incarnation", fmt::format("{:016x}", one.info.incarnation)}};
+    if (!one.info.emulated.empty()) entry["emulated"] = one.info.emulated;
+    list.push_back(std::move(entry));
   }
   return to_text(Json{{"upstreams", std::move(list)}});
 }

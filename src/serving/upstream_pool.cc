@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "base/printable.h"
 
 namespace baton::serving {
 namespace {
@@ -243,6 +244,10 @@ void UpstreamPool::on_polled(std::size_t index) {
     if (info->ready && info->incarnation != instance.info.incarnation) {
       log::info("{} instance {} is {}#{:016x}", to_string(instance.stage), instance.url,
                 info->engine_id, info->incarnation);
+      if (!info->emulated.empty()) {
+        log::warning("{} instance {}: {}", to_string(instance.stage), instance.url,
+                     printable(info->emulated));
+      }
     }
     instance.info = std::move(*info);
     const std::string reason = unfit(instance);
@@ -397,6 +402,14 @@ std::vector<std::string> UpstreamPool::models() const {
     }
   }
   return names;
+}
+
+std::string UpstreamPool::emulated() const {
+  const std::lock_guard lock(mutex_);
+  for (const Instance& instance : instances_) {
+    if (!instance.info.emulated.empty()) return instance.info.emulated;
+  }
+  return "";
 }
 
 std::vector<UpstreamPool::Snapshot> UpstreamPool::snapshot() const {

@@ -94,6 +94,8 @@ class UpstreamPool {
     InstanceInfo info;
   };
   std::vector<Snapshot> snapshot() const;
+  // What the instances emulate, in the words of the first that emulates anything; "": nothing.
+  std::string emulated() const;
 
  private:
   struct Instance {

@@ -70,6 +70,8 @@ def test_every_output_says_emulated(pair):
         assert instance.about()["emulated"].startswith("emulated: profile")
         assert instance.metric("baton_emulation_info", emulated="true", profile=PROFILE) == 1
         instance.wait_says(f"emulated: profile {PROFILE}")
+    assert stack.request(pair.port, "GET", "/health").json["emulated"].startswith("emulated: profile")
+    assert stack.request(pair.port, "GET", "/v1/models").json["data"][0]["emulated"].startswith("emulated: profile")
     answer = stack.complete(pair.port, "some text", max_tokens=3).json
     assert answer["system_fingerprint"].startswith(f"emulated: profile {PROFILE}")
     log = stack.request(pair.prefill[0].port, "GET", "/debug/transfers").json

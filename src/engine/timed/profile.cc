@@ -11,7 +11,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <variant>
+#include <vector>
+
+#include "base/printable.h"
 
 namespace baton::engine::timed {
 namespace {
@@ -31,6 +35,7 @@ struct Number {
   double most = 0;
 };
 
+constexpr std::size_t kTextBytesMax = 200;  // it is in every answer, line and metric
 constexpr double kSecondsMax = 100;
 constexpr double kRateMax = 1e15;
 
@@ -70,6 +75,28 @@ std::string shown(const Json* value) {
   return text;
 }
 
+// Of two values of one key the parser would keep one and not say which.
+Result<Json> parse_json(std::string_view text) {
+  using Event = Json::parse_event_t;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::string twice;
+  const auto look = [&](int, Event event, Json& value) {
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
+      twice = shown(&value);
+    }
+    return true;
+  };
+  try {
+    Json file = Json::parse(text, look);
+    if (twice.empty()) return file;
+  } catch (const Json::exception& error) {
+    return invalid(fmt::format("the profile is not JSON: {}", printable(error.what())));
+  }
+  return invalid(fmt::format("{} is there twice", twice));
+}
+
 const Json* find(const Json& object, std::string_view key) {
   const auto at = object.find(key);
   return at == object.end() ? nullptr : &*at;
@@ -82,10 +109,12 @@ bool is_number(std::string_view key) {
 
 Status read_text(const Json& file, const Text& text, Profile& out) {
   const Json* value = find(file, text.key);
-  if (value == nullptr || !value->is_string() || value->get<std::string>().empty()) {
-    return invalid(fmt::format("{} must be a text, and is {}", text.key, shown(value)));
+  const std::string got = value != nullptr && value->is_string() ? value->get<std::string>() : "";
+  if (got.empty() || printable(got, kTextBytesMax) != got) {
+    return invalid(fmt::format("{} must be a text of 1 to {} bytes that can be printed, and is {}",
+                               text.key, kTextBytesMax, shown(value)));
   }
-  out.*text.field = value->get<std::string>();
+  out.*text.field = got;
   return {};
 }
 
@@ -138,7 +167,16 @@ Status check_keys(const Json& file) {
   return {};
 }
 
+// Each rank has as many heads as the next, or each head as many ranks as the next.
+bool divides(std::uint32_t heads, std::uint32_t ranks) {
+  return heads % ranks == 0 || ranks % heads == 0;
+}
+
 Status check_together(const Profile& profile) {
+  if (!divides(profile.num_kv_heads, profile.tensor_parallel_size)) {
+    return invalid(fmt::format("num_kv_heads {} and tensor_parallel_size {} do not divide",
+                               profile.num_kv_heads, profile.tensor_parallel_size));
+  }
   if (profile.max_num_batched_tokens < profile.max_num_seqs) {
     return invalid(fmt::format("max_num_batched_tokens {} is smaller than max_num_seqs {}",
                                profile.max_num_batched_tokens, profile.max_num_seqs));
@@ -178,8 +216,9 @@ std::string hash_of(const Profile& profile) {
 }
 
 Result<Profile> parse_profile(std::string_view text) {
-  const Json file = Json::parse(text, nullptr, false);
-  if (file.is_discarded()) return invalid("the profile is not JSON");
+  auto parsed = parse_json(text);
+  if (!parsed) return tl::unexpected(parsed.error());
+  const Json& file = *parsed;
   if (!file.is_object())
     return invalid(fmt::format("a profile is an object, not {}", shown(&file)));
   Profile profile;

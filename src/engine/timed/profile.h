@@ -50,15 +50,16 @@ std::uint32_t token_bytes(const Profile& profile);
 // whole words of 8.
 Status check_scale(const Profile& profile, std::uint32_t scale);
 
-// Errors name the field and its value: missing, unknown, no number, out of range, without a source,
-// a source of no number.
+// Errors name the field and its value: missing, unknown, there twice, no number, out of range,
+// without a source, a source of no number.
 Result<Profile> parse_profile(std::string_view text);
 
 // XXH3-64 of the numbers with their names, 16 hex digits: alike where nothing but words differs.
 std::string hash_of(const Profile& profile);
 
 // `profile` is a file, or the name of one in BATON_PROFILES, in profiles/ of this folder or a
-// folder above it, or of one above the program. kNotFound says where it was looked for.
+// folder above it, or of one above the program. kNotFound says where it was looked for. A profile
+// that has not its file's name is refused: a changed copy must not pass for what it was.
 Result<Profile> find_profile(const std::string& profile);
 
 }  // namespace baton::engine::timed

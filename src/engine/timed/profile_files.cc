@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/printable.h"
 #include "engine/timed/profile.h"
 
 namespace baton::engine::timed {
@@ -45,6 +46,11 @@ Result<Profile> read(const fs::path& path) {
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) return fail(Errc::kIo, fmt::format("profile {} cannot be read", path.string()));
   auto profile = parse_profile(text);
+  if (profile && profile->name != path.stem().string()) {
+    profile =
+        fail(Errc::kInvalidArgument, fmt::format("name must be the file's, {}, and is {}",
+                                                 printable(path.stem().string()), profile->name));
+  }
   if (profile) return profile;
   return fail(profile.error().code,
               fmt::format("profile {}: {}", path.string(), profile.error().message));

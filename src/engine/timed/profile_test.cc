@@ -107,8 +107,40 @@ TEST(Profiles, NameEveryFault) {
               HasSubstr("kv_bytes_scale is 64, and must divide the 256 bytes"));
   EXPECT_THAT(spoilt([](Json& f) { f["max_num_batched_tokens"] = 4; }),
               HasSubstr("max_num_batched_tokens 4 is smaller than max_num_seqs 8"));
+  EXPECT_THAT(spoilt([](Json& f) { f["name"] = "a\nb"; }), HasSubstr("and is \"a\\nb\""));
+  EXPECT_THAT(spoilt([](Json& f) { f["model"] = std::string(201, 'm'); }),
+              HasSubstr("model must be a text of 1 to 200 bytes"));
+  EXPECT_THAT(spoilt([](Json& f) { f["num_kv_heads"] = 12; }),
+              HasSubstr("num_kv_heads 12 and tensor_parallel_size 8 do not divide"));
   EXPECT_THAT(parse_profile("{").error().message, HasSubstr("not JSON"));
+  EXPECT_THAT(parse_profile("{\n\"decode_step_s\": NaN}").error().message,
+              HasSubstr("at line 2, column 18"));
+  EXPECT_THAT(parse_profile(R"({"decode_step_s": 1e999})").error().message, HasSubstr("1e999"));
   EXPECT_THAT(parse_profile("[1]").error().message, HasSubstr("is an object, not [1]"));
+}
+
+TEST(Profiles, AKeyThatIsThereTwiceIsRefused) {
+  const std::string text = published().dump();
+  const std::string again = R"({"decode_step_s": 0, )" + text.substr(1);
+  EXPECT_THAT(parse_profile(again).error().message, HasSubstr("\"decode_step_s\" is there twice"));
+  // As a source and as a number it is not.
+  EXPECT_TRUE(parse_profile(text));
+}
+
+TEST(Profiles, AChangedCopyMayNotBearTheNameOfWhatItWas) {
+  const std::filesystem::path copy =
+      std::filesystem::path(::testing::TempDir()) / "baton-changed-profile.json";
+  std::ofstream(copy) << published().dump();
+  const auto refused = find_profile(copy.string());
+  Json renamed = published();
+  renamed["name"] = "baton-changed-profile";
+  std::ofstream(copy) << renamed.dump();
+  const auto taken = find_profile(copy.string());
+  std::filesystem::remove(copy);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("name must be the file's, baton-changed-profile, "
+                                                 "and is qwen3-32b-tp8-h200"));
+  EXPECT_TRUE(taken);
 }
 
 TEST(Profiles, AreFoundByName) {

@@ -1,8 +1,16 @@
 #include "engine/timed/step_time.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace baton::engine::timed {
+
+namespace {
+
+// What a profile may say in all is more than a clock can hold.
+constexpr double kLongestSeconds = 1e6;
+
+}  // namespace
 
 Duration step_time(const Profile& profile, Prefill prefill, std::span<const Part> parts) {
   double prompt_tokens = 0, decoding = 0, context = 0;
@@ -23,7 +31,7 @@ Duration step_time(const Profile& profile, Prefill prefill, std::span<const Part
     seconds += profile.decode_step_s + profile.decode_per_sequence_s * decoding +
                profile.decode_per_context_token_s * context;
   }
-  return Duration(std::llround(seconds * 1e9));
+  return Duration(std::llround(std::min(seconds, kLongestSeconds) * 1e9));
 }
 
 }  // namespace baton::engine::timed

@@ -35,6 +35,14 @@ TEST(StepTime, ACachedPromptTakesOneStepsTimeWhateverItsLength) {
   EXPECT_EQ(time_of({{1, 100}}, Prefill::kCached), microseconds(4500));
 }
 
+// The most that a profile may say: the clock holds it.
+TEST(StepTime, IsNeverMoreThanAClockCanHold) {
+  Profile profile = small_profile();
+  profile.decode_per_context_token_s = 100;
+  const std::vector<Part> parts(65536, Part{1, 100'000'000});
+  EXPECT_EQ(step_time(profile, Prefill::kComputed, parts), std::chrono::seconds(1'000'000));
+}
+
 TEST(StepTime, OfNothingIsNothing) {
   EXPECT_EQ(time_of({}), Duration(0));
 }

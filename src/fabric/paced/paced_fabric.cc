@@ -51,7 +51,8 @@ PacedFabric::PacedFabric(std::unique_ptr<Fabric> real, const Link& link, LinkMet
       clock_(std::move(clock)),
       timer_(std::move(timer)),
       link_(metrics.busy_nanoseconds, metrics.lost_nanoseconds),
-      posting_(metrics.posting_nanoseconds, metrics.lost_nanoseconds) {}
+      posting_(metrics.posting_nanoseconds, metrics.lost_nanoseconds),
+      byte_time_(link.bytes_per_second) {}
 
 Result<std::unique_ptr<PacedFabric>> PacedFabric::create(std::unique_ptr<Fabric> real,
                                                          const Link& link, LinkMetrics& metrics,
@@ -171,7 +172,7 @@ Status PacedFabric::forward(const Operation& operation) {
       write != nullptr ? real_->post(*write) : real_->post_read(std::get<Read>(operation));
   if (!posted) return posted;
   const std::uint64_t bytes = std::visit([](const auto& o) { return o.length; }, operation);
-  link_.take(time_of(bytes, link_options_.bytes_per_second));
+  link_.take(byte_time_.of(bytes));
   ++in_flight_;
   return posted;
 }

@@ -95,6 +95,7 @@ class PacedFabric final : public Fabric {
   RegionTable local_;
   std::unordered_map<std::uint32_t, Outbound> outbounds_;
   Pacer link_, posting_;
+  ByteTime byte_time_;
   std::deque<Operation> queue_;   // posted, and waiting for the link
   std::deque<FabricEvent> told_;  // failures of these, and what of the real fabric comes after them
   std::uint64_t in_flight_ = 0;   // with the real fabric

@@ -1,7 +1,6 @@
 #include "fabric/paced/pacer.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace baton::fabric::paced {
 
@@ -26,11 +25,12 @@ void Pacer::take(Duration time) {
   busy_->add(static_cast<std::uint64_t>(time.count()));
 }
 
-Duration time_of(std::uint64_t bytes, std::uint64_t bytes_per_second) {
-  if (bytes_per_second == 0) return Duration{0};
-  const double ns =
-      static_cast<double>(bytes) / static_cast<double>(bytes_per_second) * kNsPerSecond;
-  return Duration(std::llround(ns));
+Duration ByteTime::of(std::uint64_t bytes) {
+  if (rate_ == 0) return Duration{0};
+  __extension__ using Wide = unsigned __int128;
+  const Wide parts = Wide{bytes} * static_cast<std::uint64_t>(kNsPerSecond) + rest_;
+  rest_ = static_cast<std::uint64_t>(parts % rate_);
+  return Duration(static_cast<Duration::rep>(parts / rate_));
 }
 
 std::uint64_t bytes_in(Duration time, std::uint64_t bytes_per_second) {

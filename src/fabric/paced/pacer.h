@@ -38,8 +38,19 @@ class Pacer {
   Time free_at_{};
 };
 
-// How long `bytes` take, to the nanosecond. 0 bytes a second: no time.
-Duration time_of(std::uint64_t bytes, std::uint64_t bytes_per_second);
+// How long bytes take. Parts of a nanosecond are kept for the next ones, so that any number of
+// short operations takes as long as one of all their bytes.
+class ByteTime {
+ public:
+  // 0: no time.
+  explicit ByteTime(std::uint64_t bytes_per_second) : rate_(bytes_per_second) {}
+  Duration of(std::uint64_t bytes);
+
+ private:
+  std::uint64_t rate_;
+  std::uint64_t rest_ = 0;  // of a nanosecond, in parts of `rate_`
+};
+
 // How many bytes go in `time`, at least one.
 std::uint64_t bytes_in(Duration time, std::uint64_t bytes_per_second);
 

@@ -65,13 +65,22 @@ TEST_F(PacerTest, BeginsNoEarlierThanItIsTold) {
 }
 
 TEST(Pacing, TurnsBytesIntoTimeAndBack) {
-  EXPECT_EQ(time_of(1'000'000, 1'000'000'000), milliseconds(1));
-  EXPECT_EQ(time_of(512, 42'600'000'000), Duration(12));
-  EXPECT_EQ(time_of(512, 0), Duration(0));
+  EXPECT_EQ(ByteTime(1'000'000'000).of(1'000'000), milliseconds(1));
+  EXPECT_EQ(ByteTime(42'600'000'000).of(512), Duration(12));
+  EXPECT_EQ(ByteTime(0).of(512), Duration(0));
   // 512 MiB of one rank of a 16k prompt on 42.6 GB/s.
-  EXPECT_EQ(time_of(512ULL << 20, 42'600'000'000) / microseconds(1), 12'602);
+  EXPECT_EQ(ByteTime(42'600'000'000).of(512ULL << 20) / microseconds(1), 12'602);
+  EXPECT_EQ(ByteTime(1).of(1ULL << 32), std::chrono::seconds(1LL << 32));
   EXPECT_EQ(bytes_in(microseconds(100), 1'000'000'000), 100'000U);
   EXPECT_EQ(bytes_in(Duration(1), 1), 1U);
+}
+
+// 128 bytes take 1.506 ns of 85 GB/s: to whole nanoseconds they would be a third too slow.
+TEST(Pacing, ManyShortOnesTakeAsLongAsAllTheirBytes) {
+  ByteTime link(85'000'000'000);
+  Duration sum{0};
+  for (int i = 0; i < 850'000; ++i) sum += link.of(128);
+  EXPECT_EQ(sum, Duration(1'280'000));
 }
 
 }  // namespace
