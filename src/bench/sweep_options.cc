@@ -26,6 +26,14 @@ std::vector<std::string> items_of(std::string text) {
   return split_list(text, ' ');
 }
 
+// A point named twice would be run twice, into one file.
+template <typename T>
+Status add_new(std::string_view flag, T value, const std::string& item, std::vector<T>& out) {
+  if (std::ranges::find(out, value) != out.end()) return bad(flag, "each given once", item);
+  out.push_back(std::move(value));
+  return {};
+}
+
 template <typename T>
 Status read_numbers(std::string_view flag, const std::string& text, double least, double most,
                     std::vector<T>& out) {
@@ -35,7 +43,7 @@ Status read_numbers(std::string_view flag, const std::string& text, double least
     if (!value || *value < least || *value > most || !is_whole) {
       return bad(flag, fmt::format("numbers from {} to {}", least, most), item);
     }
-    out.push_back(static_cast<T>(*value));
+    if (Status status = add_new(flag, static_cast<T>(*value), item, out); !status) return status;
   }
   if (out.empty()) return bad(flag, "at least one number", text);
   return {};
@@ -44,7 +52,7 @@ Status read_numbers(std::string_view flag, const std::string& text, double least
 Status read_modes(const SweepOptions& o, SweepGrid& grid) {
   for (const std::string& name : items_of(o.modes)) {
     if (find_mode(name) != nullptr) {
-      grid.modes.push_back(name);
+      if (Status status = add_new("--modes", name, name, grid.modes); !status) return status;
       continue;
     }
     const std::vector<std::string> known = mode_names();

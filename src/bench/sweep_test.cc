@@ -77,8 +77,18 @@ TEST(Sweep, gives_every_mode_the_same_requests_and_every_point_its_own) {
 
 TEST(Sweep, expects_a_point_to_take_at_least_its_arrivals) {
   for (const SweepPoint& point : points(small())) {
-    EXPECT_GE(expected_time(point), std::chrono::seconds(10));
+    EXPECT_GE(expected_time(point, small()), std::chrono::seconds(10));
   }
+}
+
+TEST(Sweep, expects_long_answers_and_real_models_to_take_longer) {
+  SweepPoint point = points(small())[0];
+  const Duration emulated = expected_time(point, small());
+  point.output_len = 4096;
+  EXPECT_GT(expected_time(point, small()) - emulated, std::chrono::seconds(25));
+  SweepOptions real = small();
+  real.backend = "cpu";
+  EXPECT_GT(expected_time(point, real) - emulated, std::chrono::seconds(80));
 }
 
 TEST(Sweep, wrong_values_name_flag_and_value) {
@@ -92,6 +102,9 @@ TEST(Sweep, wrong_values_name_flag_and_value) {
               AllOf(HasSubstr("'thread-pull'"), HasSubstr("did you mean 'threaded-pull'")));
   EXPECT_THAT(with([](auto& o) { o.modes = ""; }), HasSubstr("--modes"));
   EXPECT_THAT(with([](auto& o) { o.qps_list = "1 x"; }), HasSubstr("'x'"));
+  EXPECT_THAT(with([](auto& o) { o.qps_list = "2 1 1.0"; }), HasSubstr("each given once"));
+  EXPECT_THAT(with([](auto& o) { o.input_lens = "64 64"; }), HasSubstr("'64'"));
+  EXPECT_THAT(with([](auto& o) { o.modes = "push,local,push"; }), HasSubstr("'push'"));
   EXPECT_THAT(with([](auto& o) { o.qps_list = "0"; }), HasSubstr("'0'"));
   EXPECT_THAT(with([](auto& o) { o.input_lens = "1.5"; }), HasSubstr("'1.5'"));
   EXPECT_THAT(with([](auto& o) { o.output_lens = " "; }), HasSubstr("--output-lens"));
