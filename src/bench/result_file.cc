@@ -150,6 +150,8 @@ PointInfo point_of(const BenchOptions& o, const BenchRun& run) {
 
 std::string void_reason(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
   if (run.load.results.empty()) return "no request was sent";
+  // First: a server that is gone says nothing of its hand-overs either.
+  if (run.metrics.failed > 0) return failures_in_words(run);
   const MovedBytes bytes = moved_bytes(run);
   if (bytes.missing > 0) {
     return fmt::format(
@@ -179,7 +181,6 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
     return fmt::format("bytes moved {}, and the full prompts have {}{}{}", *bytes.moved,
                        *bytes.expected, unlike_in_words(bytes), why);
   }
-  if (run.metrics.failed > 0) return failures_in_words(run);
   const double late = run.metrics.lateness.percentile(99).value_or(0);
   if (!options.max_concurrency && late > 100) {
     return fmt::format("the load came late: p99 {:.0f} ms", late);

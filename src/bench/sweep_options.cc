@@ -9,6 +9,7 @@
 #include "bench/goodput.h"
 #include "bench/summary.h"
 #include "bench/sweep_modes.h"
+#include "http/client.h"
 
 namespace baton::bench {
 namespace {
@@ -88,6 +89,18 @@ Status check_choices(const SweepOptions& o) {
   return slo ? Status() : tl::unexpected<Error>(slo.error());
 }
 
+Status check_urls(const SweepOptions& o) {
+  for (const auto& [flag, url] : {std::pair{"--router-url", &o.router_url},
+                                  {"--prefill-url", &o.prefill_url},
+                                  {"--decode-url", &o.decode_url}}) {
+    if (url->empty()) continue;
+    const auto parsed = http::parse_url(*url);
+    if (!parsed)
+      return fail(Errc::kInvalidArgument, fmt::format("{} {}", flag, parsed.error().message));
+  }
+  return {};
+}
+
 // Running servers have one mode, and nobody can make another of them.
 Status check_running(const SweepOptions& o, const SweepGrid& grid) {
   const bool has_pair = !o.prefill_url.empty() || !o.decode_url.empty();
@@ -135,6 +148,7 @@ Result<SweepGrid> read_grid(const SweepOptions& o) {
   if (read) read = read_numbers("--qps-list", o.qps_list, 1e-3, 1e5, grid.qps);
   if (read) read = read_numbers("--input-lens", o.input_lens, 1, 1e7, grid.input_lens);
   if (read) read = read_numbers("--output-lens", o.output_lens, 1, 1e7, grid.output_lens);
+  if (read) read = check_urls(o);
   if (read) read = check_running(o, grid);
   if (!read) return tl::unexpected<Error>(read.error());
   for (const std::string& name : grid.modes) {

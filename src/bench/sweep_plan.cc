@@ -107,6 +107,7 @@ std::string threads_in_words(const SweepOptions& o) {
     const Json* instance = find(said, side);
     return instance == nullptr ? 0 : serving::uint_or(*instance, "threads", 0);
   };
+  if (const std::uint64_t one = of("local"); one != 0) return words(one) + " an instance";
   const std::uint64_t p = of("prefill"), d = of("decode");
   if (p == 0 || d == 0) return "";
   if (p == d) return words(p) + " an instance";

@@ -215,6 +215,40 @@ TEST(RunningPair, no_result_gets_a_name_that_the_servers_do_not_bear) {
               AllOf(HasSubstr("it says kv_consumer"), HasSubstr("it says kv_producer")));
 }
 
+TEST(RunningPair, one_instance_behind_the_url_of_a_router_is_local_and_nothing_else) {
+  RunningPair one = emulated_pair();
+  for (auto* info : {&one.prefill, &one.decode}) info->role = info->mode = "";
+  one.is_one = true;
+  SweepOptions o;
+  o.router_url = "http://10.0.0.1:8000";
+  EXPECT_EQ(contradiction(one, "local", adopt(one, o)), "");
+  for (const char* mode : {"push", "threaded-pull", "pull"}) {
+    EXPECT_THAT(contradiction(one, mode, adopt(one, o)),
+                HasSubstr("--router-url is one instance, which hands nothing over"));
+  }
+  const auto servers = sweep_settings(adopt(one, o))["servers"];
+  EXPECT_EQ(servers["local"]["max_num_seqs"], 8);
+  EXPECT_EQ(servers.size(), 1U);
+  one.prefill.prefix_caching = true;
+  EXPECT_THAT(contradiction(one, "local", adopt(one, o)), HasSubstr("the instance keeps prefixes"));
+  one.prefill.emulation->prefill = "cached";
+  EXPECT_EQ(contradiction(one, "local", adopt(one, o)), "") << "they are not computed anyway";
+  o.max_num_seqs = 9;
+  o.given.max_num_seqs = true;
+  EXPECT_THAT(contradiction(one, "local", adopt(one, o)), HasSubstr("the instance says 8"));
+}
+
+TEST(RunningServers, whose_address_is_none_are_refused_by_the_flag) {
+  SweepOptions o = small();
+  o.modes = "push";
+  o.router_url = "http://10.0.0.1:80:";
+  EXPECT_THAT(fault(o), AllOf(HasSubstr("--router-url"), HasSubstr("10.0.0.1:80:")));
+  o.router_url = "";
+  o.prefill_url = "http://10.0.0.1:8100";
+  o.decode_url = "10.0.0.2";
+  EXPECT_THAT(fault(o), HasSubstr("--decode-url"));
+}
+
 TEST(RunningPair, a_mode_of_pull_is_one_of_its_loop_and_style) {
   RunningPair pair = emulated_pair();
   for (auto* info : {&pair.prefill, &pair.decode}) {
