@@ -7,7 +7,7 @@ FABRIC ?= auto
 MODE ?= push
 PYTHON := .venv/bin/python
 
-.PHONY: help setup configure build demo test bench check check-long format tidy analyze sanitize-ci sanitize fuzz fuzz-long guidellm soak soak-long sim sim-long mutate sweep sweep-grid sweep-parts sweep-real sweep-small clean
+.PHONY: help setup configure build demo test bench check check-long format tidy analyze sanitize-ci sanitize fuzz fuzz-long guidellm soak soak-long sim sim-long mutate sweep sweep-grid sweep-page sweep-parts sweep-real sweep-repeats sweep-small clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,7 +88,8 @@ sweep-small: configure ## the published experiment in small, emulated, every mod
 # prompts; the points that can be computed are a grid of their own. The published ways post block by block, as their source
 # says, and merged, as the article says. Then light and heavy points again, with runs of eight blocks (a half-worn
 # pool: blocks of eight times the tokens) and without what one would blame: the price of a descriptor, the limit of slots, both.
-# And a real model, at rates that one core an instance carries.
+# Heavy points again, with other requests each time: there those of one queue wait for each other, so that only iterations say how
+# sure a difference is. And a real model, at rates that one core an instance carries.
 SWEPT := build/sweep
 EMULATED := --point-seconds 8 --allow-void --goodput ttft:200 tpot:10
 CACHED := $(EMULATED) --prefill cached
@@ -96,7 +97,7 @@ ENDS := --qps-list "2 8" --input-lens "4096 16384"
 PAID := engine-loop-pull,engine-loop-pull-merged,published-push,published-push-merged
 MERGED := engine-loop-pull-merged,threaded-pull,published-push-merged,push
 
-sweep: sweep-grid sweep-parts sweep-real ## the article's grid, its parts, a real model (an hour on a quiet machine; goes on where it stopped)
+sweep: sweep-grid sweep-parts sweep-repeats sweep-real sweep-page ## the article's grid, its parts, a real model (65 minutes on a quiet machine; goes on where it stopped)
 
 sweep-grid: configure ## the article's grid, emulated (half an hour)
 	@cmake --build --preset release -j $(JOBS) --target baton
@@ -116,12 +117,24 @@ sweep-parts: configure ## its ends: an eighth of the posts, free posts, no slot 
 	  --modes engine-loop-pull-merged,threaded-pull,push --results-dir $(SWEPT)/computed
 	@for part in $(PARTS); do $(BATON) plot --results-dir $(SWEPT)/$$part --metric ttft,tpot || exit 1; done
 
+sweep-repeats: configure ## heavy points of the ways that merge, five times each (11 minutes)
+	@cmake --build --preset release -j $(JOBS) --target baton
+	@$(BATON) sweep $(CACHED) --modes $(MERGED) --qps-list 8 --input-lens "4096 8192 16384" --iterations 5 --results-dir $(SWEPT)/repeats
+	@$(BATON) plot --results-dir $(SWEPT)/repeats --metric ttft,tpot
+
 sweep-real: configure ## a real model (SmolLM2), one core an instance (8 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep --backend cpu --model smollm2 --modes local,engine-loop-pull,threaded-pull,push --qps-list "0.25 0.5" \
 	  --input-lens "32 128" --output-lens 16 --point-seconds 20 --min-prompts 8 --serve-flag=--threads --serve-flag=1 \
 	  --allow-void --results-dir $(SWEPT)/real
 	@$(BATON) plot --results-dir $(SWEPT)/real --metric ttft,tpot,handover
+
+sweep-page: ## what docs/performance.md has of these results: its tables, and its two figures, in build/sweep/page
+	@mkdir -p $(SWEPT)/page
+	@tools/sweep_table $(SWEPT) --page > $(SWEPT)/page/tables.md
+	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot --modes local,$(MERGED) --out $(SWEPT)/page
+	@for metric in ttft tpot; do mv $(SWEPT)/page/$${metric}_mean.svg $(SWEPT)/page/sweep-$$metric.svg || exit 1; done
+	@echo "$(SWEPT)/page/tables.md, sweep-ttft.svg, sweep-tpot.svg"
 
 # What CI has no time for on two cores.
 LONG := ^(netns|netns_deploy|e2e_load_failures|e2e_bug_reports.*|e2e_pull|e2e_chat_turns_long)$$

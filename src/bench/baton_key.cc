@@ -183,7 +183,8 @@ void add_load(const PointInfo& point, const BenchRun& run, Json& out) {
                                 run, [](const Handover& h) { return h.decode.first_step; },
                                 [](const Handover& h) { return h.decode.last_token; })}};
   out["emulation"] = emulation_json(point, run.counters);
-  out["machine"] = {{"cpu_busy_share", or_null(run.cpu_busy_share)}};
+  out["machine"] = {{"cpu_busy_share", or_null(run.cpu_busy_share)},
+                    {"cpu_throttled_s", or_null(run.cpu_throttled_s)}};
 }
 
 std::string first_fact(const BenchRun& run, std::string InstanceFacts::* fact) {
@@ -343,7 +344,11 @@ MovedBytes moved_bytes(const BenchRun& run) {
   }
   std::size_t known = 0;
   for (const RequestResult& result : run.load.results) {
-    if (!result.ok || result.transfer_id.empty()) continue;
+    if (!result.ok) continue;
+    if (result.transfer_id.empty()) {
+      ++out.not_handed_over;
+      continue;
+    }
     const Handover* h = handover_of(run, result);
     if (h == nullptr || !h->has_decode) {
       ++out.missing;
@@ -353,8 +358,11 @@ MovedBytes moved_bytes(const BenchRun& run) {
     out.cached_at_prefill += h->prefill.cached_tokens;
     out.cached_at_decode += h->decode.cached_tokens;
     // Whoever moved them has counted them: P writes in push, D reads in pull.
-    moved += h->prefill.first_write != 0 ? h->prefill.bytes : h->decode.bytes;
-    expected += bytes_of_full_prompt(*h, block_size);
+    const std::uint64_t crossed = h->prefill.first_write != 0 ? h->prefill.bytes : h->decode.bytes;
+    const std::uint64_t whole = bytes_of_full_prompt(*h, block_size);
+    if (crossed != whole || crossed == 0) ++out.unlike;
+    moved += crossed;
+    expected += whole;
   }
   if (known == 0) return out;
   out.moved = moved;

@@ -157,8 +157,10 @@ Result<BenchRun> run_bench(const BenchOptions& options) {
   const std::map<std::string, Counters> counted = read_counters(instances.all());
   PoolWatch pools(instances.all());
   const std::optional<CpuTicks> before = cpu_ticks();
+  const std::optional<double> throttled = throttled_seconds();
   run.load = run_load(*plan, options, *target);
   const std::optional<CpuTicks> after = cpu_ticks();
+  if (throttled) run.cpu_throttled_s = throttled_seconds().value_or(*throttled) - *throttled;
   const std::map<std::string, PoolUse> used = pools.stop();
   run.prefill_pool = fullest(used, instances.prefill);
   run.decode_pool = fullest(used, instances.decode);

@@ -26,6 +26,7 @@ struct BenchRun {
   Counters counters;  // of the run alone: what an instance counted before is not in them
   std::optional<PoolUse> prefill_pool, decode_pool;  // the fullest of each side; local: the latter
   std::optional<double> cpu_busy_share;
+  std::optional<double> cpu_throttled_s;  // that a CPU quota took from the driver's control group
 };
 
 // Waits until the server is ready (a GET of its models), runs, then asks for the records. Errors:

@@ -18,6 +18,7 @@ using serving::Json;
 // Of this host's cores together. Above it what is measured is the machine: an emulated engine's
 // waits end late, and a real one's threads, the router and the load wait for each other.
 constexpr double kBusiestCores = 0.9;
+constexpr double kThrottledShare = 0.01;  // of the run, by a CPU quota
 
 template <typename T>
 Json or_null(const std::optional<T>& value) {
@@ -113,6 +114,12 @@ std::string failures_in_words(const BenchRun& run) {
                      run.load.results.size(), first->cause, first->error);
 }
 
+// One that moved too much makes up for no other.
+std::string unlike_in_words(const MovedBytes& bytes) {
+  if (bytes.moved != bytes.expected) return "";
+  return fmt::format(", but {} hand-overs did not move their own", bytes.unlike);
+}
+
 bool is_loopback(std::string_view url) {
   const std::size_t scheme = url.find("://");
   if (scheme != url.npos) url.remove_prefix(scheme + 3);
@@ -143,12 +150,18 @@ PointInfo point_of(const BenchOptions& o, const BenchRun& run) {
 
 std::string void_reason(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
   if (run.load.results.empty()) return "no request was sent";
+  // First: a server that is gone says nothing of its hand-overs either.
+  if (run.metrics.failed > 0) return failures_in_words(run);
   const MovedBytes bytes = moved_bytes(run);
   if (bytes.missing > 0) {
     return fmt::format(
         "{} of {} hand-overs have no record: more than the servers keep "
         "(--transfer-records)?",
         bytes.missing, run.metrics.completed);
+  }
+  if (point.hands_over && bytes.not_handed_over > 0) {
+    return fmt::format("{} of {} answers came without a hand-over", bytes.not_handed_over,
+                       run.metrics.completed);
   }
   // A P that remembers prompts computes less than what the point is named after.
   if (bytes.cached_at_prefill > 0 && point.prefill == "computed") {
@@ -157,15 +170,17 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
         "again, or with --no-enable-prefix-caching",
         bytes.cached_at_prefill);
   }
-  if (bytes.moved && bytes.expected && *bytes.moved != *bytes.expected) {
+  if (bytes.moved && !bytes.expected && point.hands_over) {
+    return "nobody says how many bytes the full prompts have";
+  }
+  if (bytes.expected && bytes.unlike > 0) {
     const std::string why =
         bytes.cached_at_decode == 0
             ? ""
             : fmt::format(": D found {} prompt tokens in its prefix cache", bytes.cached_at_decode);
-    return fmt::format("bytes moved {}, and the full prompts have {}{}", *bytes.moved,
-                       *bytes.expected, why);
+    return fmt::format("bytes moved {}, and the full prompts have {}{}{}", *bytes.moved,
+                       *bytes.expected, unlike_in_words(bytes), why);
   }
-  if (run.metrics.failed > 0) return failures_in_words(run);
   const double late = run.metrics.lateness.percentile(99).value_or(0);
   if (!options.max_concurrency && late > 100) {
     return fmt::format("the load came late: p99 {:.0f} ms", late);
@@ -176,7 +191,18 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
         point.servers_are_elsewhere ? "driver's " : "", *run.cpu_busy_share * 100,
         kBusiestCores * 100);
   }
-  return point.emulated ? emulation_trouble(run.counters, seconds(run)) : "";
+  const double throttled = run.cpu_throttled_s.value_or(0);
+  if (throttled > kThrottledShare * seconds(run)) {
+    return fmt::format(
+        "the cores were the limit: the CPU quota of this control group stopped it for {:.2f} s in "
+        "a run of {:.1f} s",
+        throttled, seconds(run));
+  }
+  if (!point.emulated) return "";
+  if (!run.counters.step_time) {
+    return "the emulated servers did not say whether their steps ended in time";
+  }
+  return emulation_trouble(run.counters, seconds(run));
 }
 
 std::string result_json(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {

@@ -26,6 +26,9 @@ struct PointInfo {
   std::string settings;
   std::string variant;
   std::vector<std::string> prefill_flags, decode_flags, route_flags;
+  // Every answer's prompt crosses from P to D, and the servers say what crossed: one that does not
+  // say is no result of the mode.
+  bool hands_over = false;
   // Not by a loopback address: what is known of this host's cores is the driver's alone.
   bool servers_are_elsewhere = false;
   std::string void_reason;  // "": the point counts
@@ -34,8 +37,8 @@ struct PointInfo {
 // What the servers said themselves goes before what nobody said.
 PointInfo point_of(const BenchOptions& options, const BenchRun& run);
 
-// Why a point does not count: bytes moved unlike the full prompts', requests without a record or
-// without an answer, a late load, the cores as the limit. "" if it counts.
+// Why a point does not count: bytes moved unlike the full prompts', requests without a hand-over,
+// its record or an answer, a late load, the cores as the limit. "" if it counts.
 std::string void_reason(const PointInfo& point, const BenchOptions& options, const BenchRun& run);
 
 // JSON text, indented.

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "bench/baton_key.h"
+#include "bench/machine.h"
 #include "serving/json.h"
 
 namespace baton::bench {
@@ -173,6 +174,36 @@ TEST(ResultFile, a_point_whose_bytes_are_not_the_full_prompts_is_void_and_says_b
   EXPECT_THAT(result_of(run)["baton"]["void"].get<std::string>(), HasSubstr("full prompts"));
 }
 
+TEST(ResultFile, a_hand_over_that_moved_too_much_makes_up_for_none_that_moved_too_little) {
+  BenchRun run = one_request();
+  run.load.results.push_back(run.load.results[0]);
+  run.load.results[1].transfer_id = "bb";
+  run.records.by_transfer["bb"] = run.records.by_transfer["aa"];
+  EXPECT_EQ(void_of(run), "");
+  run.records.by_transfer["aa"].prefill.bytes = 300;
+  run.records.by_transfer["bb"].prefill.bytes = 100;
+  EXPECT_EQ(void_of(run),
+            "bytes moved 400, and the full prompts have 400, but 2 hand-overs did not move their "
+            "own");
+  run = one_request();
+  Handover& none = run.records.by_transfer["aa"];
+  none.decode.blocks = none.decode.bytes_planned = none.prefill.bytes = 0;
+  EXPECT_THAT(void_of(run), HasSubstr("1 hand-overs did not move")) << "nothing was to be moved";
+}
+
+TEST(ResultFile, a_point_of_a_mode_that_hands_over_is_void_where_an_answer_came_without) {
+  BenchRun run = one_request();
+  PointInfo point;
+  point.hands_over = true;
+  EXPECT_EQ(void_reason(point, {}, run), "");
+  run.records.decode[0].block_size.reset();
+  EXPECT_THAT(void_reason(point, {}, run), HasSubstr("nobody says how many bytes"));
+  run = one_request();
+  run.load.results[0].transfer_id.clear();
+  EXPECT_EQ(void_reason(point, {}, run), "1 of 1 answers came without a hand-over");
+  EXPECT_EQ(void_of(run), "") << "of one process, or a server that is none of ours";
+}
+
 TEST(ResultFile, a_point_whose_prompts_p_remembered_is_void_where_they_were_to_be_computed) {
   BenchRun run = one_request();
   run.records.by_transfer["aa"].prefill.cached_tokens = 16;
@@ -225,6 +256,7 @@ TEST(ResultFile, a_point_with_one_failed_request_is_void_and_says_how_many_and_w
   failed.error = "no instance is up";
   run.load.results.push_back(failed);
   failed.cause = "refused";
+  run.records = {};  // whoever is gone has none
   run.load.results.push_back(failed);
   run.metrics = measure(run.load.results, {});
   EXPECT_EQ(void_of(run), "2 of 3 requests failed; the first: http_503: no instance is up");
@@ -314,10 +346,21 @@ TEST(ResultFile, a_point_is_void_where_the_cores_were_the_limit_emulated_or_not)
   EXPECT_EQ(void_of(run, true), void_of(run, false)) << "one rule for all";
   run.cpu_busy_share = 0.89;
   EXPECT_EQ(void_of(run, false), "");
+  EXPECT_THAT(void_of(run, true), HasSubstr("did not say")) << "nobody knows";
+  run.counters.step_time = 1;
   EXPECT_EQ(void_of(run, true), "");
   run.counters.overrun_time = 1;
   EXPECT_THAT(void_of(run, true), HasSubstr("1.00 s longer"));
   EXPECT_EQ(void_of(run, false), "") << "nothing is emulated";
+}
+
+TEST(ResultFile, a_point_is_void_where_a_quota_stopped_what_ran) {
+  BenchRun run = one_request();
+  run.cpu_throttled_s = 0.019;
+  EXPECT_EQ(void_of(run), "");
+  run.cpu_throttled_s = 0.021;
+  EXPECT_THAT(void_of(run), HasSubstr("quota of this control group stopped it for 0.02 s"));
+  EXPECT_DOUBLE_EQ(result_of(run)["baton"]["machine"]["cpu_throttled_s"], 0.021);
 }
 
 TEST(ResultFile, an_emulated_point_carries_the_word_the_profile_and_the_factor) {
@@ -360,6 +403,42 @@ TEST(Machine, reads_how_busy_the_cores_were) {
   EXPECT_FALSE(busy_share(after, after).has_value());
   EXPECT_FALSE(parse_proc_stat("intr 5").has_value());
   EXPECT_FALSE(parse_proc_stat("cpu 5 6").has_value());
+}
+
+TEST(Machine, reads_of_the_cores_that_it_may_use_alone) {
+  constexpr char kPage[] =
+      "cpu  300 0 0 700 0 0 0 0\ncpu0 100 0 0 0 0 0 0 0\ncpu1 50 0 0 50 0 0 0 0\n"
+      "cpu10 150 0 0 650 0 0 0 0\nintr 5\n";
+  EXPECT_EQ(parse_proc_stat(kPage, {0, 1}).value().busy, 150U);
+  EXPECT_EQ(parse_proc_stat(kPage, {0, 1}).value().total, 200U);
+  EXPECT_EQ(parse_proc_stat(kPage, {10}).value().total, 800U);
+  EXPECT_EQ(parse_proc_stat(kPage).value().total, 1000U);
+  EXPECT_FALSE(parse_proc_stat(kPage, {7}).has_value());
+  EXPECT_TRUE(cpu_ticks().has_value());
+}
+
+void put(const std::string& path, const std::string& text) {
+  ASSERT_TRUE(write_file(path, text).has_value());
+}
+
+TEST(Machine, reads_how_long_a_quota_stopped_this_group_and_those_above) {
+  EXPECT_DOUBLE_EQ(
+      parse_throttled("usage_usec 7\nnr_throttled 3\nthrottled_usec 1500000\n").value(), 1.5);
+  EXPECT_DOUBLE_EQ(parse_throttled("nr_periods 4\nthrottled_time 2500000000\n").value(), 2.5);
+  EXPECT_FALSE(parse_throttled("usage_usec 7\n").has_value()) << "no quota can be set there";
+  const std::string root = ::testing::TempDir() + "cgroup";
+  put(root + "/cpu.stat", "usage_usec 9\n");
+  put(root + "/a/cpu.stat", "throttled_usec 2000000\n");
+  put(root + "/a/b/cpu.stat", "throttled_usec 500000\n");
+  put(root + "/cpu/cpu.stat", "throttled_time 4000000000\n");
+  EXPECT_DOUBLE_EQ(throttled_seconds("0::/a/b\n", root).value(), 2.5);
+  EXPECT_DOUBLE_EQ(throttled_seconds("0::/a\n", root).value(), 2);
+  EXPECT_FALSE(throttled_seconds("0::/\n", root).has_value());
+  EXPECT_DOUBLE_EQ(
+      throttled_seconds("9:memory:/a\n4:cpu,cpuacct:/docker/c0ffee\n0::/\n", root).value(), 4)
+      << "a container of version 1 sees its own group as the root";
+  EXPECT_FALSE(throttled_seconds("", root).has_value());
+  EXPECT_FALSE(throttled_seconds("no line of it", root).has_value());
 }
 
 }  // namespace

@@ -121,9 +121,6 @@ void check_slots(std::string_view side, const InstanceInfo& info, const SweepOpt
 
 void check_side(std::string_view side, const InstanceInfo& info, const SweepMode& mode,
                 const SweepOptions& o, Problems& problems) {
-  if (info.mode != mode.router_mode) {
-    add("mode", fmt::format("{} ({})", mode.name, mode.router_mode), side, info.mode, problems);
-  }
   check_slots(side, info, o, problems);
   const auto& names = info.models;
   if (o.given.served_model_name && !names.empty() &&
@@ -146,6 +143,28 @@ void check_side(std::string_view side, const InstanceInfo& info, const SweepMode
   if (!mode.transfer_style.empty()) {
     compare("transfer style", mode.transfer_style, side, info.transfer_style, problems);
   }
+}
+
+void check_mode(std::string_view side, const InstanceInfo& info, const SweepMode& mode,
+                Problems& problems) {
+  if (info.mode == mode.router_mode) return;
+  add("mode", fmt::format("{} ({})", mode.name, mode.router_mode), side, info.mode, problems);
+}
+
+void check_one(const InstanceInfo& info, const SweepMode& mode, const SweepOptions& o,
+               Problems& problems) {
+  if (!mode.is_local) {
+    problems.push_back(fmt::format(
+        "mode {}, and --router-url is one instance, which hands nothing over: it is 'local'",
+        mode.name));
+  }
+  // No hand-over tells what it remembered.
+  if (info.prefix_caching.value_or(false) && o.prefill == "computed") {
+    problems.emplace_back(
+        "prompts are to be computed, and the instance keeps prefixes: start it with "
+        "--no-enable-prefix-caching");
+  }
+  check_side("the instance", info, mode, o, problems);
 }
 
 Json side_json(const InstanceInfo& info) {
@@ -186,13 +205,24 @@ void check_given(const InstanceInfo& p, const SweepOptions& o, Problems& problem
   text("--prefill-kv-host", o.prefill_kv_host, p.handover_host);
 }
 
+Status verdict(const Problems& problems) {
+  if (problems.empty()) return {};
+  return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));
+}
+
+// What is named as a router may be an instance itself.
+std::vector<RunningPair> ask_one(const SweepOptions& options) {
+  auto info = ask("--router-url", options.router_url);
+  if (!info) return {};
+  return {{*info, *info, true}};
+}
+
 }  // namespace
 
 Result<std::vector<RunningPair>> ask_running(const SweepOptions& options) {
   const Instances instances =
       find_instances(options.router_url, options.prefill_url, options.decode_url);
-  std::vector<RunningPair> out;
-  if (instances.prefill.empty() || instances.decode.empty()) return out;
+  if (instances.prefill.empty() || instances.decode.empty()) return ask_one(options);
   const bool is_named = !options.prefill_url.empty() && !options.decode_url.empty();
   const auto ask_side = [&](const char* flag, const std::set<std::string>& urls,
                             std::vector<InstanceInfo>& side) -> Status {
@@ -207,8 +237,9 @@ Result<std::vector<RunningPair>> ask_running(const SweepOptions& options) {
   Status asked = ask_side("--prefill-url", instances.prefill, prefill);
   if (asked) asked = ask_side("--decode-url", instances.decode, decode);
   if (!asked) return tl::unexpected<Error>(asked.error());
+  std::vector<RunningPair> out;
   for (std::size_t i = 0; i < std::max(prefill.size(), decode.size()); ++i) {
-    out.push_back({prefill[i % prefill.size()], decode[i % decode.size()]});
+    out.push_back({prefill[i % prefill.size()], decode[i % decode.size()], false});
   }
   return out;
 }
@@ -222,19 +253,27 @@ SweepOptions adopt(const RunningPair& pair, const SweepOptions& options) {
   if (!out.given.max_num_seqs) out.max_num_seqs = pair.decode.max_num_seqs;
   out.server_build = builds_in_words({{"prefill", "", p}, {"decode", "", pair.decode}});
   if (p.emulation) out.profile_hash = p.emulation->profile_hash;
-  out.servers = Json{{"prefill", side_json(p)}, {"decode", side_json(pair.decode)}}.dump();
+  out.servers = (pair.is_one ? Json{{"local", side_json(p)}}
+                             : Json{{"prefill", side_json(p)}, {"decode", side_json(pair.decode)}})
+                    .dump();
   return out;
 }
 
 Status check_running_pair(const RunningPair& pair, const SweepMode& mode,
                           const SweepOptions& options) {
   Problems problems;
+  if (pair.is_one) {
+    check_one(pair.prefill, mode, options, problems);
+    return verdict(problems);
+  }
   if (!pair.prefill.can_prefill()) {
     add("--prefill-url", "needs kv_producer or kv_both", "it", pair.prefill.role, problems);
   }
   if (!pair.decode.can_decode()) {
     add("--decode-url", "needs kv_consumer or kv_both", "it", pair.decode.role, problems);
   }
+  check_mode("prefill", pair.prefill, mode, problems);
+  check_mode("decode", pair.decode, mode, problems);
   check_side("prefill", pair.prefill, mode, options, problems);
   check_side("decode", pair.decode, mode, options, problems);
   // D posts the reads.
@@ -244,8 +283,7 @@ Status check_running_pair(const RunningPair& pair, const SweepMode& mode,
   check_names(pair, problems);
   check_alike(pair, problems);
   check_given(pair.prefill, options, problems);
-  if (problems.empty()) return {};
-  return fail(Errc::kInvalidArgument, fmt::format("{}", fmt::join(problems, "\n")));
+  return verdict(problems);
 }
 
 }  // namespace baton::bench

@@ -14,10 +14,11 @@ namespace baton::bench {
 
 struct RunningPair {
   serving::InstanceInfo prefill, decode;
+  bool is_one = false;  // --router-url is no router: both are the one instance that it names
 };
 
 // Asks each at GET /baton/instance, some seconds at most. Where a router has several, every one of
-// them is in some pair. Empty: a router that lists none, as of a server that is none of ours.
+// them is in some pair. Empty: a server that lists none and is none, as one that is none of ours.
 // kUnavailable, naming the URL: an instance does not answer, or not as one does.
 Result<std::vector<RunningPair>> ask_running(const SweepOptions& options);
 

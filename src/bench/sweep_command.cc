@@ -29,8 +29,13 @@ constexpr std::size_t kTransferRecordsMax = 1 << 20;  // of `baton serve --trans
 
 constexpr char kSweep[] = "baton sweep";
 
-double minutes(Duration d) {
-  return std::chrono::duration<double>(d).count() / 60;
+// "40 s", "26 min".
+std::string in_words(double seconds) {
+  return seconds < 100 ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.0f} min", seconds / 60);
+}
+
+double seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
 }
 
 std::string result_of(const SweepPoint& point, const SweepOptions& options, const char* suffix) {
@@ -66,8 +71,8 @@ class Sweep {
   }
 
   void say_what_comes() const {
-    fmt::print("{} points, {} of them finished already; the other {} take about {:.0f} minutes\n",
-               all_, all_ - points_.size(), points_.size(), minutes(left_from(0)));
+    fmt::print("{} points, {} of them finished already; left: {}, about {}\n", all_,
+               all_ - points_.size(), points_.size(), in_words(seconds(left_from(0))));
     if (!known_profile(options_).empty()) {
       fmt::print("emulated: compute is timed waits of profile {}\n", known_profile(options_));
     }
@@ -87,9 +92,8 @@ class Sweep {
     std::size_t voids = 0;
     const Time began = now();
     for (std::size_t i = 0; i < points_.size(); ++i) {
-      fmt::print("[{}/{}, {:.0f} min left] {}\n", i + 1, points_.size(),
-                 minutes(left_from(i)) * pace(now() - began, left_from(0) - left_from(i)),
-                 points_[i].name());
+      const double left = seconds(left_from(i)) * pace(now() - began, left_from(0) - left_from(i));
+      fmt::print("[{}/{}, {} left] {}\n", i + 1, points_.size(), in_words(left), points_[i].name());
       std::fflush(stdout);
       const Result<std::string> void_reason = run_point(points_[i]);
       if (!void_reason) {
@@ -107,13 +111,13 @@ class Sweep {
  private:
   Duration left_from(std::size_t first) const {
     Duration out = Duration::zero();
-    for (std::size_t i = first; i < points_.size(); ++i) out += expected_time(points_[i]);
+    for (std::size_t i = first; i < points_.size(); ++i) out += expected_time(points_[i], options_);
     return out;
   }
 
   // How much longer than expected the points took so far: those of a saturated mode end late.
   static double pace(Duration spent, Duration expected) {
-    return expected > Duration::zero() ? minutes(spent) / minutes(expected) : 1;
+    return expected > Duration::zero() ? seconds(spent) / seconds(expected) : 1;
   }
 
   void say_how(const SweepMode& mode) const {
@@ -165,6 +169,9 @@ class Sweep {
       info.emulated = true;
       info.profile = known_profile(options_);
     }
+    // Running servers of which nobody could ask may be none of ours, and say nothing.
+    info.hands_over =
+        !find_mode(point.mode)->is_local && (!options_.is_running() || !options_.servers.empty());
     info.prefill_flags = servers.prefill_flags();
     info.decode_flags = servers.decode_flags();
     info.route_flags = servers.route_flags();

@@ -9,6 +9,7 @@
 #include "bench/goodput.h"
 #include "bench/summary.h"
 #include "bench/sweep_modes.h"
+#include "http/client.h"
 
 namespace baton::bench {
 namespace {
@@ -26,6 +27,14 @@ std::vector<std::string> items_of(std::string text) {
   return split_list(text, ' ');
 }
 
+// A point named twice would be run twice, into one file.
+template <typename T>
+Status add_new(std::string_view flag, T value, const std::string& item, std::vector<T>& out) {
+  if (std::ranges::find(out, value) != out.end()) return bad(flag, "each given once", item);
+  out.push_back(std::move(value));
+  return {};
+}
+
 template <typename T>
 Status read_numbers(std::string_view flag, const std::string& text, double least, double most,
                     std::vector<T>& out) {
@@ -35,7 +44,7 @@ Status read_numbers(std::string_view flag, const std::string& text, double least
     if (!value || *value < least || *value > most || !is_whole) {
       return bad(flag, fmt::format("numbers from {} to {}", least, most), item);
     }
-    out.push_back(static_cast<T>(*value));
+    if (Status status = add_new(flag, static_cast<T>(*value), item, out); !status) return status;
   }
   if (out.empty()) return bad(flag, "at least one number", text);
   return {};
@@ -44,7 +53,7 @@ Status read_numbers(std::string_view flag, const std::string& text, double least
 Status read_modes(const SweepOptions& o, SweepGrid& grid) {
   for (const std::string& name : items_of(o.modes)) {
     if (find_mode(name) != nullptr) {
-      grid.modes.push_back(name);
+      if (Status status = add_new("--modes", name, name, grid.modes); !status) return status;
       continue;
     }
     const std::vector<std::string> known = mode_names();
@@ -78,6 +87,18 @@ Status check_choices(const SweepOptions& o) {
   }
   const auto slo = parse_goodput(o.goodput);
   return slo ? Status() : tl::unexpected<Error>(slo.error());
+}
+
+Status check_urls(const SweepOptions& o) {
+  for (const auto& [flag, url] : {std::pair{"--router-url", &o.router_url},
+                                  {"--prefill-url", &o.prefill_url},
+                                  {"--decode-url", &o.decode_url}}) {
+    if (url->empty()) continue;
+    const auto parsed = http::parse_url(*url);
+    if (!parsed)
+      return fail(Errc::kInvalidArgument, fmt::format("{} {}", flag, parsed.error().message));
+  }
+  return {};
 }
 
 // Running servers have one mode, and nobody can make another of them.
@@ -127,6 +148,7 @@ Result<SweepGrid> read_grid(const SweepOptions& o) {
   if (read) read = read_numbers("--qps-list", o.qps_list, 1e-3, 1e5, grid.qps);
   if (read) read = read_numbers("--input-lens", o.input_lens, 1, 1e7, grid.input_lens);
   if (read) read = read_numbers("--output-lens", o.output_lens, 1, 1e7, grid.output_lens);
+  if (read) read = check_urls(o);
   if (read) read = check_running(o, grid);
   if (!read) return tl::unexpected<Error>(read.error());
   for (const std::string& name : grid.modes) {

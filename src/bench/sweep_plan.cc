@@ -19,8 +19,13 @@ namespace {
 using serving::find;
 using serving::Json;
 
-constexpr double kStartSeconds = 2.5;  // servers up and down again, warm-up
-constexpr double kTailSeconds = 1.5;   // the last requests, after the last arrival
+// As measured on two cores: servers up and down again with their warm-up, and a token of the last
+// answers, after the last arrival. A model has to be read.
+struct Pace {
+  double start_s, token_s;
+};
+constexpr Pace kEmulated = {1.8, 0.008};
+constexpr Pace kReal = {5, 0.025};
 
 // By --serve-flag, else one a core.
 std::uint64_t told_threads(const SweepOptions& o) {
@@ -102,6 +107,7 @@ std::string threads_in_words(const SweepOptions& o) {
     const Json* instance = find(said, side);
     return instance == nullptr ? 0 : serving::uint_or(*instance, "threads", 0);
   };
+  if (const std::uint64_t one = of("local"); one != 0) return words(one) + " an instance";
   const std::uint64_t p = of("prefill"), d = of("decode");
   if (p == 0 || d == 0) return "";
   if (p == d) return words(p) + " an instance";
@@ -135,8 +141,10 @@ std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& 
   return out;
 }
 
-Duration expected_time(const SweepPoint& point) {
-  const double seconds = point.num_prompts / point.qps + kStartSeconds + kTailSeconds;
+Duration expected_time(const SweepPoint& point, const SweepOptions& options) {
+  const Pace pace = known_backend(options) == "cpu" ? kReal : kEmulated;
+  const double seconds =
+      point.num_prompts / point.qps + pace.start_s + point.output_len * pace.token_s;
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 

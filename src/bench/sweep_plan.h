@@ -27,8 +27,9 @@ struct SweepPoint {
 // All modes of a point follow each other, so that each meets the machine in the same hour.
 std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& options);
 
-// How long a point takes: its arrivals, the start of its servers, its last answers.
-Duration expected_time(const SweepPoint& point);
+// How long a point takes: its arrivals, the start of its servers, its last answers. Servers that
+// fall behind take longer.
+Duration expected_time(const SweepPoint& point, const SweepOptions& options);
 
 // The load of a point against `base_url`.
 BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,

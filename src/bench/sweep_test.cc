@@ -77,8 +77,18 @@ TEST(Sweep, gives_every_mode_the_same_requests_and_every_point_its_own) {
 
 TEST(Sweep, expects_a_point_to_take_at_least_its_arrivals) {
   for (const SweepPoint& point : points(small())) {
-    EXPECT_GE(expected_time(point), std::chrono::seconds(10));
+    EXPECT_GE(expected_time(point, small()), std::chrono::seconds(10));
   }
+}
+
+TEST(Sweep, expects_long_answers_and_real_models_to_take_longer) {
+  SweepPoint point = points(small())[0];
+  const Duration emulated = expected_time(point, small());
+  point.output_len = 4096;
+  EXPECT_GT(expected_time(point, small()) - emulated, std::chrono::seconds(25));
+  SweepOptions real = small();
+  real.backend = "cpu";
+  EXPECT_GT(expected_time(point, real) - emulated, std::chrono::seconds(80));
 }
 
 TEST(Sweep, wrong_values_name_flag_and_value) {
@@ -92,6 +102,9 @@ TEST(Sweep, wrong_values_name_flag_and_value) {
               AllOf(HasSubstr("'thread-pull'"), HasSubstr("did you mean 'threaded-pull'")));
   EXPECT_THAT(with([](auto& o) { o.modes = ""; }), HasSubstr("--modes"));
   EXPECT_THAT(with([](auto& o) { o.qps_list = "1 x"; }), HasSubstr("'x'"));
+  EXPECT_THAT(with([](auto& o) { o.qps_list = "2 1 1.0"; }), HasSubstr("each given once"));
+  EXPECT_THAT(with([](auto& o) { o.input_lens = "64 64"; }), HasSubstr("'64'"));
+  EXPECT_THAT(with([](auto& o) { o.modes = "push,local,push"; }), HasSubstr("'push'"));
   EXPECT_THAT(with([](auto& o) { o.qps_list = "0"; }), HasSubstr("'0'"));
   EXPECT_THAT(with([](auto& o) { o.input_lens = "1.5"; }), HasSubstr("'1.5'"));
   EXPECT_THAT(with([](auto& o) { o.output_lens = " "; }), HasSubstr("--output-lens"));
@@ -200,6 +213,40 @@ TEST(RunningPair, no_result_gets_a_name_that_the_servers_do_not_bear) {
   std::swap(pair.prefill, pair.decode);
   EXPECT_THAT(contradiction(pair, "push", o),
               AllOf(HasSubstr("it says kv_consumer"), HasSubstr("it says kv_producer")));
+}
+
+TEST(RunningPair, one_instance_behind_the_url_of_a_router_is_local_and_nothing_else) {
+  RunningPair one = emulated_pair();
+  for (auto* info : {&one.prefill, &one.decode}) info->role = info->mode = "";
+  one.is_one = true;
+  SweepOptions o;
+  o.router_url = "http://10.0.0.1:8000";
+  EXPECT_EQ(contradiction(one, "local", adopt(one, o)), "");
+  for (const char* mode : {"push", "threaded-pull", "pull"}) {
+    EXPECT_THAT(contradiction(one, mode, adopt(one, o)),
+                HasSubstr("--router-url is one instance, which hands nothing over"));
+  }
+  const auto servers = sweep_settings(adopt(one, o))["servers"];
+  EXPECT_EQ(servers["local"]["max_num_seqs"], 8);
+  EXPECT_EQ(servers.size(), 1U);
+  one.prefill.prefix_caching = true;
+  EXPECT_THAT(contradiction(one, "local", adopt(one, o)), HasSubstr("the instance keeps prefixes"));
+  one.prefill.emulation->prefill = "cached";
+  EXPECT_EQ(contradiction(one, "local", adopt(one, o)), "") << "they are not computed anyway";
+  o.max_num_seqs = 9;
+  o.given.max_num_seqs = true;
+  EXPECT_THAT(contradiction(one, "local", adopt(one, o)), HasSubstr("the instance says 8"));
+}
+
+TEST(RunningServers, whose_address_is_none_are_refused_by_the_flag) {
+  SweepOptions o = small();
+  o.modes = "push";
+  o.router_url = "http://10.0.0.1:80:";
+  EXPECT_THAT(fault(o), AllOf(HasSubstr("--router-url"), HasSubstr("10.0.0.1:80:")));
+  o.router_url = "";
+  o.prefill_url = "http://10.0.0.1:8100";
+  o.decode_url = "10.0.0.2";
+  EXPECT_THAT(fault(o), HasSubstr("--decode-url"));
 }
 
 TEST(RunningPair, a_mode_of_pull_is_one_of_its_loop_and_style) {

@@ -606,6 +606,34 @@ def test_the_difference_of_two_modes_is_of_matched_requests(tmp_path):
     assert rows_of(sweep_table(tmp_path).stdout)[-1] == ["1,024", "threaded-pull", "+20.0 ± 5.0, iterations=2"]
 
 
+def test_a_void_iteration_is_in_no_mean_and_in_no_difference(tmp_path):
+    slow = [paired("threaded-pull", ttfts, i, 10 + i) for i, ttfts in enumerate([[30, 60], [40, 50], [900, 900]], 1)]
+    fast = [paired("push", [20, 40], i, 10 + i) for i in (1, 2, 3)]
+    slow[2]["baton"]["void"] = "late"
+    for content in slow + fast:
+        files.write(tmp_path, content)
+    text = sweep_table(tmp_path).stdout
+    assert "void, and counts for nothing (left out of several iterations)" in text
+    assert ["1,024", "threaded-pull", "45.0 (55.0) / 6.2"] in rows_of(text)
+    assert rows_of(text)[-1] == ["1,024", "threaded-pull", "+15.0 ± 0.0, iterations=2"]
+
+
+def test_the_page_has_every_table_names_what_is_not_there_and_counts_what_the_text_says(tmp_path):
+    for content in (paired("threaded-pull", [30, 60, 75]), paired("push", [20, 40, 60]), paired("engine-loop-pull", [200, 300, 400]),
+                    paired("engine-loop-pull-merged", [15, 35, 54])):
+        files.write(tmp_path / "grid", content)
+    for content in (paired("threaded-pull", [31, 61, 76]), paired("push", [20, 40, 60])):
+        files.write(tmp_path / "neither", content)
+    done = sweep_table(tmp_path, "--page", ok=False)
+    assert done.returncode == 1 and "runs-of-eight" in done.stderr and "real" in done.stderr and "neither" not in done.stderr
+    rows = rows_of(done.stdout)
+    assert ["as in the grid: threaded pull", "55 / 6.2"] in rows and ["neither: threaded pull", "56 / 6.2"] in rows
+    assert ["1,024", "engine-loop-pull", "300.0 (300.0) / 6.2"] in rows, "in the grid's table"
+    assert not any(row[1] == "engine-loop-pull" and "±" in row[-1] for row in rows), "and compared only where it merges"
+    assert ("- 8 req/s, beyond twice the standard error: push is ahead in 1, behind in 1 (engine-loop-pull-merged x 1,024), neither in 0;"
+            " void, saturated or unknown: 0") in done.stdout
+
+
 def test_requests_that_were_not_sent_alike_are_not_compared(tmp_path):
     unlike = paired("threaded-pull", [30, 60, 210])
     unlike["baton"]["requests"][1]["due_ms"] += 1
