@@ -46,6 +46,8 @@ std::vector<Duration> arrival_times(std::size_t count, const ArrivalOptions& opt
     sum += std::isinf(options.burstiness) ? 1 : gamma(options.burstiness, rng);
     time = sum;
   }
+  // Gaps so bursty that all of them are 0, or beyond any number: all at once.
+  if (!(sum > 0 && std::isfinite(sum))) return out;
   const double stretch = static_cast<double>(count) / options.rate / sum;
   for (std::size_t i = 0; i < count; ++i) {
     out[i] = Duration(std::llround(at[i] * stretch * 1e9));

@@ -62,6 +62,15 @@ TEST(Arrivals, are_even_for_infinite_burstiness) {
   for (const double gap : gaps(arrival_times(20, {4, kInf, 1}))) EXPECT_NEAR(gap, 0.25, 1e-6);
 }
 
+TEST(Arrivals, are_times_whatever_the_burstiness) {
+  for (const double burstiness : {1e-300, 1e-3, 1e300, 1e308}) {
+    for (const Duration at : arrival_times(100, {10, burstiness, 3})) {
+      EXPECT_GE(at, Duration::zero()) << burstiness;
+      EXPECT_LE(at, std::chrono::seconds(11)) << burstiness;
+    }
+  }
+}
+
 TEST(Arrivals, come_all_at_once_for_an_infinite_rate) {
   EXPECT_EQ(arrival_times(3, {kInf, 1, 1}), std::vector<Duration>(3, Duration::zero()));
   EXPECT_TRUE(arrival_times(0, {4, 1, 1}).empty());

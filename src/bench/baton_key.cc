@@ -236,6 +236,20 @@ std::string server_version(const BenchRun& run) {
   return first_fact(run, &InstanceFacts::version);
 }
 
+// Headers may carry keys.
+std::vector<std::string> without_secrets(std::vector<std::string> words) {
+  constexpr std::string_view kFlag = "--header";
+  bool is_header = false;
+  for (std::string& word : words) {
+    if (word.starts_with("--")) is_header = word == kFlag || word.starts_with("--header=");
+    if (!is_header || word == kFlag) continue;
+    const std::size_t from = word.starts_with("--") ? kFlag.size() + 1 : 0;
+    const std::size_t value = word.find('=', from);
+    if (value != word.npos) word.replace(value + 1, word.npos, "...");
+  }
+  return words;
+}
+
 Json environment(const PointInfo& point, const BenchOptions& options, const BenchRun& run) {
   std::string fabric;
   for (const Handover* handover : handovers(run)) {
@@ -258,7 +272,7 @@ Json environment(const PointInfo& point, const BenchOptions& options, const Benc
            {{"prefill", point.prefill_flags},
             {"decode", point.decode_flags},
             {"route", point.route_flags},
-            {"bench", options.as_typed}}}};
+            {"bench", without_secrets(options.as_typed)}}}};
 }
 
 Json spans_json(const BenchRun& run, const RequestResult& result) {

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <ctime>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -20,6 +22,7 @@ using serving::find;
 using serving::Json;
 
 constexpr Duration kPause = std::chrono::milliseconds(100);
+constexpr Duration kTellAfter = std::chrono::seconds(1);  // nobody stares at nothing for longer
 
 struct Served {
   std::string model;
@@ -38,23 +41,24 @@ Result<Served> read_models(std::string_view body, const std::string& url) {
   return out;
 }
 
-Result<http::FetchedResponse> get(std::string url) {
+Result<http::FetchedResponse> get(std::string url, const http::Headers& headers) {
   http::Call call;
   call.url = std::move(url);
+  call.headers = headers;
   call.timeout = std::chrono::seconds(5);
   return http::fetch(std::move(call));
 }
 
 // What it serves, or what is in the way now. A server that lists its models may still be reading
 // them, as /health says where there is one.
-Result<Served> ask_server(const std::string& root) {
-  const auto health = get(root + "/health");
+Result<Served> ask_server(const std::string& root, const http::Headers& headers) {
+  const auto health = get(root + "/health", headers);
   if (!health) return tl::unexpected<Error>(health.error());
   if (health->status != 200 && health->status != 404) {
     return fail(Errc::kUnavailable, fmt::format("{}/health: it answers {}", root, health->status));
   }
   const std::string url = root + "/v1/models";
-  const auto models = get(url);
+  const auto models = get(url, headers);
   if (!models) return tl::unexpected<Error>(models.error());
   if (models->status != 200) {
     return fail(Errc::kUnavailable, fmt::format("{}: it answers {}", url, models->status));
@@ -64,15 +68,23 @@ Result<Served> ask_server(const std::string& root) {
 
 // Until it answers or the time is up; the last answer says what was in the way.
 Result<Served> wait_until_ready(const BenchOptions& options) {
-  const Time end = now() + std::chrono::duration_cast<Duration>(
+  const Time start = now();
+  const Time end = start + std::chrono::duration_cast<Duration>(
                                std::chrono::duration<double>(options.ready_check_timeout_sec));
+  const http::Headers headers = given_headers(options);
+  bool is_told = false;
   for (;;) {
-    Result<Served> served = ask_server(root_url(options));
+    Result<Served> served = ask_server(root_url(options), headers);
     if (served) return served;
     if (now() >= end) {
       return fail(Errc::kUnavailable,
                   fmt::format("the server was not ready within --ready-check-timeout-sec {}: {}",
                               options.ready_check_timeout_sec, served.error().message));
+    }
+    if (!is_told && now() - start >= kTellAfter) {
+      fmt::print(stderr, "waits up to {:g} s for the server: {}\n", options.ready_check_timeout_sec,
+                 served.error().message);
+      is_told = true;
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -103,7 +115,7 @@ Status warm_up(const BenchOptions& options, const LoadTarget& target) {
   few.max_concurrency = 1;
   few.request_rate = std::numeric_limits<double>::infinity();
   few.seed = ~options.seed;  // other prompts than the load's: none of those may be cached
-  few.request_id_prefix = "warmup-";
+  few.request_id_prefix = options.request_id_prefix + "warmup-";
   few.disable_tqdm = true;
   auto plan = make_plan(few);
   if (!plan) return tl::unexpected<Error>(plan.error());
@@ -118,6 +130,11 @@ Status warm_up(const BenchOptions& options, const LoadTarget& target) {
     }
   }
   return {};
+}
+
+// Two loads on one server must not name their requests alike.
+std::string own_prefix() {
+  return fmt::format("bench-{:08x}-", std::random_device{}());
 }
 
 std::string date_now() {
@@ -135,10 +152,12 @@ std::set<std::string> transfers_of(const LoadRun& load) {
 
 }  // namespace
 
-Result<BenchRun> run_bench(const BenchOptions& options) {
-  if (Status checked = check_options(options); !checked) {
+Result<BenchRun> run_bench(const BenchOptions& given) {
+  if (Status checked = check_options(given); !checked) {
     return tl::unexpected<Error>(checked.error());
   }
+  BenchOptions options = given;
+  if (options.request_id_prefix.empty()) options.request_id_prefix = own_prefix();
   const auto plan = make_plan(options);
   if (!plan) return tl::unexpected<Error>(plan.error());
   serving::raise_open_files();

@@ -1,13 +1,15 @@
 #include "bench/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
 
 namespace baton::bench {
 namespace {
 
 void add_target(CLI::App& app, BenchOptions& o) {
   app.add_option("--backend,--endpoint-type", o.backend,
-                 "openai (/v1/completions, prompts as token ids), openai-chat (text)")
+                 "openai or vllm (/v1/completions, prompts as token ids), openai-chat (text)")
       ->capture_default_str();
   app.add_option("--base-url", o.base_url, "http://HOST:PORT, instead of the next two");
   app.add_option("--host", o.host, "of the server")->capture_default_str();
@@ -32,8 +34,10 @@ void add_dataset(CLI::App& app, BenchOptions& o) {
                  "output_length, hash_ids), azure (CSV: TIMESTAMP,ContextTokens,GeneratedTokens)")
       ->capture_default_str();
   app.add_option("--dataset-path", o.dataset_path, "the trace");
-  app.add_option("--random-input-len", o.random_input_len, "tokens")->capture_default_str();
-  app.add_option("--random-output-len", o.random_output_len, "tokens")->capture_default_str();
+  app.add_option("--random-input-len,--input-len", o.random_input_len, "tokens")
+      ->capture_default_str();
+  app.add_option("--random-output-len,--output-len", o.random_output_len, "tokens")
+      ->capture_default_str();
   app.add_option("--random-prefix-len", o.random_prefix_len,
                  "tokens before them, the same for all requests")
       ->capture_default_str();
@@ -61,10 +65,58 @@ void add_load(CLI::App& app, BenchOptions& o) {
       ->capture_default_str();
   app.add_option("--max-concurrency", o.max_concurrency,
                  "arrivals wait while so many are open: the load is then not open-loop");
-  app.add_flag("--ignore-eos", o.ignore_eos, "answers have their full length");
+  app.add_option("--request-id-prefix", o.request_id_prefix,
+                 "of X-Request-Id; default: bench- and a number of this run's own");
+}
+
+void add_request(CLI::App& app, BenchOptions& o) {
+  app.add_flag("--ignore-eos", o.ignore_eos,
+               "answers have their full length: always so with these data sets");
   app.add_option("--temperature", o.temperature, "of sampling")->capture_default_str();
-  app.add_option("--request-id-prefix", o.request_id_prefix, "of X-Request-Id")
-      ->capture_default_str();
+  for (const char* name :
+       {"top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}) {
+    std::string flag = std::string("--") + name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    app.add_option_function<double>(
+        flag, [&o, name](double value) { o.sampling[name] = value; }, "of sampling");
+  }
+  app.add_option("--extra-body", o.extra_body, "a JSON object: further keys of every request");
+  app.add_option("--header", o.headers, "KEY=VALUE, further headers of every request");
+}
+
+// What `vllm bench serve` has and this one does not: accepted where it changes nothing here, else
+// refused with the reason.
+void add_others(CLI::App& app, BenchOptions& o) {
+  const char* no_tokenizer = "accepted, without effect: prompts are token ids";
+  app.add_flag_callback("--trust-remote-code", [] {}, no_tokenizer)->group("");
+  app.add_flag_callback("--skip-tokenizer-init", [] {}, no_tokenizer)->group("");
+  app.add_option("--tokenizer-mode", o.tokenizer_mode, no_tokenizer)->group("");
+  const std::pair<const char*, const char*> refused[] = {
+      {"--append-result", "each result is a file of its own: --result-filename"},
+      {"--use-beam-search", "answers are sampled"},
+      {"--logprobs", "no answer is read for them"},
+      {"--profile",
+       "there is no profiler to start; `/debug/transfers` and --save-detailed say "
+       "where time went"},
+      {"--lora-modules", "no adapters are served"},
+      {"--lora-assignment", "no adapters are served"},
+      {"--ramp-up-strategy", "the rate is one; run once for each, or `baton sweep`"},
+      {"--ramp-up-start-rps", "the rate is one; run once for each, or `baton sweep`"},
+      {"--ramp-up-end-rps", "the rate is one; run once for each, or `baton sweep`"},
+      {"--probe-request-rate", "only the load itself is sent"},
+      {"--self-timed", "a trace is replayed at its own times: --dataset-name mooncake or azure"},
+      {"--insecure", "servers are asked by http:// alone"},
+      {"--plot-timeline", "`baton plot` draws the time line of every request"},
+      {"--plot-dataset-stats", "the lengths are in the result: --save-detailed"}};
+  for (const auto& [flag, why] : refused) {
+    app.add_option_function<std::vector<std::string>>(flag,
+                                                      [flag, why](const std::vector<std::string>&) {
+                                                        throw CLI::ValidationError(
+                                                            flag, std::string("not here: ") + why);
+                                                      })
+        ->expected(0, 2)
+        ->group("");
+  }
 }
 
 void add_report(CLI::App& app, BenchOptions& o) {
@@ -190,6 +242,8 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& options) {
   add_target(*serve, options);
   add_dataset(*serve, options);
   add_load(*serve, options);
+  add_request(*serve, options);
+  add_others(*serve, options);
   add_report(*serve, options);
   return serve;
 }

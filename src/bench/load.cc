@@ -14,7 +14,6 @@
 namespace baton::bench {
 namespace {
 
-constexpr Duration kDrawEvery = std::chrono::milliseconds(200);
 // Bodies are made before the run, and during it only in gaps: making one may take a millisecond.
 constexpr std::size_t kAheadBytes = 256 << 20;
 constexpr Duration kGap = std::chrono::milliseconds(20);
@@ -29,6 +28,7 @@ class Load {
       RequestResult& result = run_.results[i];
       result.due = plan[i].at;
       result.input_len = plan[i].input_len;
+      result.asked_len = plan[i].output_len;
       result.request_id = fmt::format("{}{}", options.request_id_prefix, i);
     }
   }
@@ -37,7 +37,7 @@ class Load {
     while (make_body()) {
     }
     client_ = http::Client::start();
-    run_.start = now();
+    drawn_ = run_.start = now();
     for (std::size_t i = 0; i < plan_.size(); ++i) {
       wait_for_arrival(plan_[i].at);
       send(i);
@@ -45,8 +45,7 @@ class Load {
     wait([this] { return ended_ == plan_.size(); }, kNever);
     run_.duration = now() - run_.start;
     client_.reset();
-    draw();
-    progress_.end();
+    progress_.end(state());
     return std::move(run_);
   }
 
@@ -75,13 +74,13 @@ class Load {
   void wait(Condition condition, Time until) {
     std::unique_lock lock(mutex_);
     while (!condition() && now() < until) {
-      const Time wake = progress_.is_shown() ? std::min(until, now() + kDrawEvery) : until;
+      const Time wake = progress_.is_shown() ? std::min(until, now() + progress_.every()) : until;
       if (wake == kNever) {
         changed_.wait(lock);
       } else {
         changed_.wait_until(lock, wake);
       }
-      if (!progress_.is_shown() || now() - drawn_ < kDrawEvery) continue;
+      if (!progress_.is_shown() || now() - drawn_ < progress_.every()) continue;
       lock.unlock();
       draw();
       lock.lock();
@@ -92,8 +91,8 @@ class Load {
     http::Call call;
     call.method = "POST";
     call.url = target_.url;
-    call.headers = {{"Content-Type", "application/json"},
-                    {"X-Request-Id", run_.results[i].request_id}};
+    call.headers = headers_;
+    call.headers.add("X-Request-Id", run_.results[i].request_id);
     call.body = std::move(bodies_.front());
     bodies_.pop_front();
     ahead_bytes_ -= call.body.size();
@@ -140,6 +139,11 @@ class Load {
   }
 
   void draw() {
+    drawn_ = now();
+    progress_.draw(state());
+  }
+
+  ProgressState state() {
     ProgressState state;
     state.total = plan_.size();
     {
@@ -148,15 +152,15 @@ class Load {
       state.done = ended_;
       state.failed = failed_;
     }
-    drawn_ = now();
-    state.elapsed = drawn_ - run_.start;
+    state.elapsed = now() - run_.start;
     state.last_arrival = plan_.empty() ? Duration::zero() : plan_.back().at;
-    progress_.draw(state);
+    return state;
   }
 
   const std::vector<PlannedRequest>& plan_;
   const BenchOptions& options_;
   const LoadTarget& target_;
+  const http::Headers headers_ = given_headers(options_);
   Progress progress_;
   Time drawn_{};
   LoadRun run_;

@@ -1,5 +1,9 @@
 #include "bench/metrics.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace baton::bench {
 namespace {
 
@@ -20,6 +24,36 @@ void take_good(const RequestResult& r, const Slo& slo, Metrics& out, Lists& list
 }
 
 }  // namespace
+
+double most_tokens_a_second(std::span<const RequestResult> results) {
+  std::optional<Duration> start;
+  for (const RequestResult& r : results) {
+    if (r.ok) start = std::min(start.value_or(r.sent), r.sent);
+  }
+  std::map<std::int64_t, std::size_t> by_second;
+  for (const RequestResult& r : results) {
+    if (!r.ok || !r.first) continue;
+    double at = std::chrono::duration<double>(*r.first - *start).count();
+    ++by_second[static_cast<std::int64_t>(at)];
+    for (const double gap : r.gaps) ++by_second[static_cast<std::int64_t>(at += gap)];
+  }
+  std::size_t most = 0;
+  for (const auto& [second, tokens] : by_second) most = std::max(most, tokens);
+  return static_cast<double>(most);
+}
+
+std::size_t most_answered_at_once(std::span<const RequestResult> results) {
+  std::vector<std::pair<Duration, int>> changes;  // an end comes before a start of that moment
+  for (const RequestResult& r : results) {
+    if (!r.ok) continue;
+    changes.emplace_back(r.sent, 1);
+    changes.emplace_back(r.last.value_or(r.sent), -1);
+  }
+  std::sort(changes.begin(), changes.end());
+  int open = 0, most = 0;
+  for (const auto& [at, change] : changes) most = std::max(most, open += change);
+  return static_cast<std::size_t>(most);
+}
 
 Metrics measure(std::span<const RequestResult> results, const Slo& slo) {
   Metrics out;

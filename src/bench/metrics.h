@@ -25,6 +25,11 @@ struct Metrics {
   std::map<std::string, std::size_t> failures;  // by cause
 };
 
+// Both of answered requests alone. Events of the streams in the fullest second, seconds counted
+// from the first one's sending; and how many were between sending and last token at once.
+double most_tokens_a_second(std::span<const RequestResult> results);
+std::size_t most_answered_at_once(std::span<const RequestResult> results);
+
 Metrics measure(std::span<const RequestResult> results, const Slo& slo);
 
 }  // namespace baton::bench

@@ -77,6 +77,17 @@ TEST(Metrics, count_tokens_as_the_server_does) {
   EXPECT_DOUBLE_EQ(*measure(std::vector{r}, {}).tpot.mean(), 10);
 }
 
+// Answers from 0 to 130, 50 to 290 and 290 to 1400 ms: the last begins as the second ends.
+TEST(Metrics, peaks_are_of_answered_requests_as_in_vllm) {
+  const std::vector<RequestResult> results = {answered(0, {100, 110, 130}),
+                                              answered(50, {200, 240}), answered(290, {710, 1110}),
+                                              failed("http_503")};
+  EXPECT_EQ(most_answered_at_once(results), 2U);
+  EXPECT_DOUBLE_EQ(most_tokens_a_second(results), 5);
+  EXPECT_EQ(most_answered_at_once({}), 0U);
+  EXPECT_DOUBLE_EQ(most_tokens_a_second({}), 0);
+}
+
 TEST(Metrics, say_how_late_arrivals_were) {
   RequestResult r = answered(50, {100});
   r.due = milliseconds(47);

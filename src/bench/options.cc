@@ -3,21 +3,52 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <tuple>
 
 #include "bench/goodput.h"
 #include "bench/summary.h"
 #include "http/client.h"
+#include "serving/json.h"
 
 namespace baton::bench {
 namespace {
 
-constexpr std::uint32_t kTokensMax = 10'000'000;
 constexpr std::uint32_t kPromptsMax = 1'000'000;
 
 tl::unexpected<Error> bad(std::string_view flag, std::string_view wanted, std::string_view value) {
   return fail(Errc::kInvalidArgument,
               fmt::format("{} must be {}, and is '{}'", flag, wanted, value));
+}
+
+// A flag that would have no effect is a mistake about what is measured.
+Status check_belongs(const BenchOptions& o, bool is_trace) {
+  const BenchOptions usual;
+  const std::pair<const char*, bool> of_random[] = {
+      {"--request-rate", !std::isinf(o.request_rate)},
+      {"--burstiness", o.burstiness != usual.burstiness},
+      {"--random-input-len", o.random_input_len != usual.random_input_len},
+      {"--random-output-len", o.random_output_len != usual.random_output_len},
+      {"--random-prefix-len", o.random_prefix_len != usual.random_prefix_len},
+      {"--random-range-ratio", o.random_range_ratio != usual.random_range_ratio}};
+  const std::pair<const char*, bool> of_traces[] = {
+      {"--dataset-path", !o.dataset_path.empty()},
+      {"--trace-rate-scale", o.trace_rate_scale != usual.trace_rate_scale},
+      {"--trace-length-scale", o.trace_length_scale != usual.trace_length_scale}};
+  for (const auto& [flag, is_given] : of_random) {
+    if (!is_trace || !is_given) continue;
+    return fail(Errc::kInvalidArgument,
+                fmt::format("{} belongs to --dataset-name random; a trace has its own times and "
+                            "lengths: --trace-rate-scale, --trace-length-scale",
+                            flag));
+  }
+  for (const auto& [flag, is_given] : of_traces) {
+    if (is_trace || !is_given) continue;
+    return fail(
+        Errc::kInvalidArgument,
+        fmt::format("{} belongs to --dataset-name mooncake or azure, and it is random", flag));
+  }
+  return {};
 }
 
 Status check_dataset(const BenchOptions& o) {
@@ -29,12 +60,7 @@ Status check_dataset(const BenchOptions& o) {
     return fail(Errc::kInvalidArgument,
                 fmt::format("--dataset-name {} needs --dataset-path", o.dataset_name));
   }
-  if (!is_trace && !o.dataset_path.empty()) {
-    return fail(Errc::kInvalidArgument,
-                fmt::format("--dataset-path '{}' belongs to --dataset-name mooncake or azure, "
-                            "and it is random",
-                            o.dataset_path));
-  }
+  if (Status checked = check_belongs(o, is_trace); !checked) return checked;
   for (const auto& [flag, value, least] : {std::tuple{"--random-input-len", o.random_input_len, 1U},
                                            {"--random-output-len", o.random_output_len, 1U},
                                            {"--random-prefix-len", o.random_prefix_len, 0U}}) {
@@ -63,6 +89,10 @@ Status check_load(const BenchOptions& o) {
   if (!(o.request_rate > 0)) {
     return bad("--request-rate", "above 0, or inf", fmt::format("{}", o.request_rate));
   }
+  if (o.num_prompts / o.request_rate > kSecondsMax) {
+    return bad("--request-rate", fmt::format("such that arrivals end within {:g} s", kSecondsMax),
+               fmt::format("{}", o.request_rate));
+  }
   if (!(o.burstiness > 0)) {
     return bad("--burstiness", "above 0, or inf", fmt::format("{}", o.burstiness));
   }
@@ -70,8 +100,7 @@ Status check_load(const BenchOptions& o) {
   for (const auto& [flag, value] :
        {std::pair{"--ready-check-timeout-sec", o.ready_check_timeout_sec},
         {"--request-timeout", o.request_timeout}}) {
-    // A bound keeps the duration inside 64 bits of nanoseconds.
-    if (!(value >= 0 && value <= 1e8)) {
+    if (!(value >= 0 && value <= kSecondsMax)) {
       return bad(flag, "from 0 to 1e8 seconds", fmt::format("{}", value));
     }
   }
@@ -93,6 +122,20 @@ Status check_report(const BenchOptions& o) {
   return {};
 }
 
+Status check_request(const BenchOptions& o) {
+  for (const std::string& item : o.headers) {
+    const std::size_t at = item.find('=');
+    const bool is_one_line = item.find_first_of("\r\n") == std::string::npos;
+    if (at == std::string::npos || at == 0 || !is_one_line) {
+      return bad("--header", "KEY=VALUE", item.substr(0, at));  // the value may be a secret
+    }
+  }
+  if (o.extra_body.empty()) return {};
+  const auto body = serving::parse_json(o.extra_body);
+  if (!body || !body->is_object()) return bad("--extra-body", "a JSON object", o.extra_body);
+  return {};
+}
+
 }  // namespace
 
 Status check_options(const BenchOptions& o) {
@@ -107,6 +150,7 @@ Status check_options(const BenchOptions& o) {
   }
   if (Status checked = check_dataset(o); !checked) return checked;
   if (Status checked = check_load(o); !checked) return checked;
+  if (Status checked = check_request(o); !checked) return checked;
   return check_report(o);
 }
 
@@ -129,6 +173,20 @@ std::string request_url(const BenchOptions& options) {
   if (!options.endpoint.empty()) return root_url(options) + options.endpoint;
   const bool is_chat = api_of(options) == Api::kChat;
   return root_url(options) + (is_chat ? "/v1/chat/completions" : "/v1/completions");
+}
+
+http::Headers given_headers(const BenchOptions& options) {
+  http::Headers out;
+  for (const std::string& item : options.headers) {
+    const std::size_t at = item.find('=');
+    out.add(item.substr(0, at), item.substr(at + 1));
+  }
+  if (!out.find("Content-Type")) out.add("Content-Type", "application/json");
+  const char* key = std::getenv("OPENAI_API_KEY");
+  if (key != nullptr && *key != '\0' && !out.find("Authorization")) {
+    out.add("Authorization", std::string("Bearer ") + key);
+  }
+  return out;
 }
 
 }  // namespace baton::bench

@@ -4,13 +4,19 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "baton/result.h"
+#include "http/message.h"
 
 namespace baton::bench {
+
+inline constexpr std::uint32_t kTokensMax = 10'000'000;  // of a prompt, and of an answer
+inline constexpr double kSecondsMax =
+    1e8;  // of a run and of a wait: 64 bits of nanoseconds hold it
 
 enum class Api : std::uint8_t { kCompletions, kChat };
 
@@ -23,6 +29,7 @@ struct BenchOptions {
   std::string model;              // empty: the first that the server names
   std::string served_model_name;  // empty: model
   std::string tokenizer;          // recorded only: prompts are token ids
+  std::string tokenizer_mode;     // without effect, likewise
 
   std::string dataset_name = "random";  // random, mooncake, azure
   std::string dataset_path;             // of a trace
@@ -40,10 +47,13 @@ struct BenchOptions {
   double burstiness = 1;  // shape of the gamma gaps; 1: Poisson; inf: constant
   std::optional<std::uint32_t> max_concurrency;
   std::uint64_t seed = 0;
-  bool ignore_eos = false;
+  bool ignore_eos = true;  // always so: the lengths are the data set's
   double temperature = 0;
-  std::string request_id_prefix = "bench-";
-  double request_timeout = 6 * 3600;  // seconds, vLLM's
+  std::map<std::string, double> sampling;  // top_p, ...: those that are asked for
+  std::string extra_body;                  // a JSON object that goes into every request
+  std::vector<std::string> headers;        // "KEY=VALUE"
+  std::string request_id_prefix;           // empty: bench- and a number of the run's own
+  double request_timeout = 6 * 3600;       // seconds, vLLM's
 
   bool save_result = false;
   bool save_detailed = false;
@@ -70,5 +80,8 @@ Status check_options(const BenchOptions& options);
 Api api_of(const BenchOptions& options);
 std::string root_url(const BenchOptions& options);     // "http://127.0.0.1:8000"
 std::string request_url(const BenchOptions& options);  // with the endpoint's path
+// --header over what a request has anyway, but for the X-Request-Id that each has of its own; with
+// OPENAI_API_KEY of the environment as the bearer, as `vllm bench serve` sends it.
+http::Headers given_headers(const BenchOptions& options);
 
 }  // namespace baton::bench

@@ -63,6 +63,12 @@ Result<std::vector<PlannedRequest>> trace_plan(const BenchOptions& o) {
   auto rows = o.dataset_name == "azure" ? read_azure_trace(o.dataset_path, o.num_prompts)
                                         : read_mooncake_trace(o.dataset_path, o.num_prompts);
   if (!rows) return tl::unexpected<Error>(rows.error());
+  const double seconds = std::chrono::duration<double>(rows->back().at).count();
+  if (seconds / o.trace_rate_scale > kSecondsMax) {
+    return fail(Errc::kInvalidArgument,
+                fmt::format("--trace-rate-scale {} makes a replay of {:g} s; it may last {:g} s",
+                            o.trace_rate_scale, seconds / o.trace_rate_scale, kSecondsMax));
+  }
   std::vector<PlannedRequest> plan;
   plan.reserve(rows->size());
   for (TraceRow& row : *rows) {
@@ -70,6 +76,13 @@ Result<std::vector<PlannedRequest>> trace_plan(const BenchOptions& o) {
     request.at = Duration(std::llround(static_cast<double>(row.at.count()) / o.trace_rate_scale));
     request.input_len = scaled(row.input_len, o.trace_length_scale);
     request.output_len = scaled(row.output_len, o.trace_length_scale);
+    if (std::max(request.input_len, request.output_len) > kTokensMax) {
+      return fail(Errc::kInvalidArgument,
+                  fmt::format("{}: request {} has {} tokens in and {} out, with "
+                              "--trace-length-scale {}; at most {} can be asked for",
+                              o.dataset_path, plan.size() + 1, request.input_len,
+                              request.output_len, o.trace_length_scale, kTokensMax));
+    }
     request.seed = mix(o.seed, plan.size() + 1, plan.size());
     request.block_ids = std::move(row.block_ids);
     plan.push_back(std::move(request));
@@ -83,6 +96,12 @@ void add_tokens(std::uint64_t seed, std::size_t count, std::uint32_t vocab_size,
   for (std::size_t i = 0; i < count; ++i) {
     out.push_back(static_cast<TokenId>(rng.below(vocab_size)));
   }
+}
+
+// A whole number without a point: servers take no 20.0 for top_k.
+Json json_number(double value) {
+  const bool is_whole = std::trunc(value) == value && std::abs(value) < 1e15;
+  return is_whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
 // One word of about one token each in any English vocabulary.
@@ -135,10 +154,12 @@ std::string request_body(const PlannedRequest& request, const BenchOptions& opti
     body["prompt"] = tokens;
     body["max_tokens"] = request.output_len;
   }
-  body["temperature"] = options.temperature;
+  body["temperature"] = json_number(options.temperature);
+  for (const auto& [name, value] : options.sampling) body[name] = json_number(value);
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}};
-  if (options.ignore_eos) body["ignore_eos"] = true;
+  body["ignore_eos"] = true;  // the output length is the plan's, as with `vllm bench serve`
+  if (!options.extra_body.empty()) body.update(Json::parse(options.extra_body));
   return serving::to_text(body);
 }
 

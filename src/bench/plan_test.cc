@@ -125,6 +125,69 @@ TEST_F(TraceFile, that_is_not_there_is_named) {
   EXPECT_THAT(make_plan(o).error().message, ::testing::HasSubstr("'/nowhere/trace.csv'"));
 }
 
+TEST_F(TraceFile, that_cannot_be_replayed_at_its_scales_is_refused) {
+  BenchOptions o;
+  o.dataset_name = "mooncake";
+  o.dataset_path = write(R"({"timestamp": 0, "input_length": 4000000000, "output_length": 5})"
+                         "\n"
+                         R"({"timestamp": 9000, "input_length": 1, "output_length": 5})"
+                         "\n");
+  EXPECT_THAT(make_plan(o).error().message,
+              AllOf(::testing::HasSubstr("request 1 has 4000000000 tokens"),
+                    ::testing::HasSubstr("at most 10000000")));
+  o.trace_length_scale = 1e-6;
+  EXPECT_EQ(make_plan(o).value().front().input_len, 4000U);
+  o.trace_rate_scale = 1e-12;
+  EXPECT_THAT(make_plan(o).error().message, ::testing::HasSubstr("--trace-rate-scale 1e-12"));
+}
+
+TEST(Plan, asks_for_what_it_was_told_to_beside_the_prompt) {
+  BenchOptions o = random_options();
+  o.sampling = {{"top_k", 20}, {"top_p", 0.9}};
+  o.extra_body = R"({"min_tokens": 3, "top_p": 0.5})";
+  const auto body =
+      serving::parse_json(request_body(make_plan(o).value().front(), o, "m", 1000)).value();
+  EXPECT_TRUE(body["top_k"].is_number_integer());
+  EXPECT_EQ(body["top_p"], 0.5) << "the body goes before the flags, as in vLLM";
+  EXPECT_EQ(body["min_tokens"], 3);
+  EXPECT_EQ(body["ignore_eos"], true) << "the lengths are the plan's, as in vLLM";
+}
+
+TEST(Options, flags_of_the_other_kind_of_data_set_are_refused_and_not_ignored) {
+  const auto message = [](const std::string& name, auto change) {
+    BenchOptions o;
+    o.dataset_name = name;
+    if (name != "random") o.dataset_path = "t";
+    change(o);
+    const Status checked = check_options(o);
+    return checked ? std::string() : checked.error().message;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_EQ(message("azure", [](auto&) {}), "");
+  EXPECT_THAT(message("azure", [](auto& o) { o.request_rate = 4; }), HasSubstr("--request-rate"));
+  EXPECT_THAT(message("azure", [](auto& o) { o.burstiness = 2; }), HasSubstr("--burstiness"));
+  EXPECT_THAT(message("mooncake", [](auto& o) { o.random_prefix_len = 2; }),
+              HasSubstr("--random-prefix-len"));
+  EXPECT_THAT(message("random", [](auto& o) { o.trace_rate_scale = 2; }),
+              HasSubstr("--trace-rate-scale"));
+  EXPECT_THAT(message("random", [](auto& o) { o.dataset_path = "t"; }),
+              HasSubstr("--dataset-path"));
+}
+
+TEST(Options, headers_are_sent_and_their_values_not_shown) {
+  BenchOptions o;
+  o.headers = {"X-Team=kv=1", "Authorization=Bearer s"};
+  EXPECT_TRUE(check_options(o).has_value());
+  const http::Headers headers = given_headers(o);
+  EXPECT_EQ(headers.get("X-Team"), "kv=1");
+  EXPECT_EQ(headers.get("Authorization"), "Bearer s");
+  EXPECT_EQ(headers.get("Content-Type"), "application/json");
+  o.headers = {"X=a\r\nHost: b"};
+  const std::string refusal = check_options(o).error().message;
+  EXPECT_THAT(refusal, ::testing::HasSubstr("--header"));
+  EXPECT_EQ(refusal.find("Host"), refusal.npos);
+}
+
 TEST(Options, wrong_values_name_flag_and_value) {
   const auto message = [](auto change) {
     BenchOptions o;
@@ -140,6 +203,8 @@ TEST(Options, wrong_values_name_flag_and_value) {
   EXPECT_THAT(message([](auto& o) { o.dataset_name = "azure"; }), HasSubstr("--dataset-path"));
   EXPECT_THAT(message([](auto& o) { o.request_rate = -1; }), HasSubstr("'-1'"));
   EXPECT_THAT(message([](auto& o) { o.request_rate = std::nan(""); }), HasSubstr("request-rate"));
+  EXPECT_THAT(message([](auto& o) { o.request_rate = 1e-12; }), HasSubstr("'1e-12'"));
+  EXPECT_THAT(message([](auto& o) { o.extra_body = "[1]"; }), HasSubstr("'[1]'"));
   EXPECT_THAT(message([](auto& o) { o.burstiness = 0; }), HasSubstr("--burstiness"));
   EXPECT_THAT(message([](auto& o) { o.num_prompts = 0; }), HasSubstr("--num-prompts"));
   EXPECT_THAT(message([](auto& o) { o.max_concurrency = 0; }), HasSubstr("--max-concurrency"));

@@ -32,17 +32,27 @@ std::string progress_line(const ProgressState& s) {
                      s.total, s.sent - s.done, s.failed, seconds(s.elapsed), seconds(time_left(s)));
 }
 
-Progress::Progress(bool wanted) : shown_(wanted && ::isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(bool wanted) : shown_(wanted), is_bar_(::isatty(STDERR_FILENO) == 1) {}
+
+Duration Progress::every() const {
+  return is_bar_ ? std::chrono::milliseconds(200) : Duration(std::chrono::seconds(10));
+}
 
 void Progress::draw(const ProgressState& state) {
   if (!shown_) return;
+  if (!is_bar_) {
+    fmt::print(stderr, "{}\n", progress_line(state));
+    return;
+  }
   // Back to the line's start, and what a longer line left there is cleared.
   fmt::print(stderr, "\r{}\x1b[K", progress_line(state));
   std::fflush(stderr);
 }
 
-void Progress::end() {
-  if (shown_) std::fputc('\n', stderr);
+void Progress::end(const ProgressState& state) {
+  if (!shown_ || !is_bar_) return;
+  draw(state);
+  std::fputc('\n', stderr);
 }
 
 }  // namespace baton::bench

@@ -1,4 +1,5 @@
-// How far a run is: one line of standard error, rewritten in place, on a terminal only.
+// How far a run is, on standard error: on a terminal one line, rewritten in place; else, as in a
+// log, a line now and then of a run that lasts.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +24,13 @@ class Progress {
  public:
   explicit Progress(bool wanted);
   bool is_shown() const { return shown_; }
+  Duration every() const;  // so often it is to be drawn
   void draw(const ProgressState& state);
-  void end();  // leaves the last line standing
+  void end(const ProgressState& state);  // leaves the bar standing as it is now
 
  private:
   bool shown_;
+  bool is_bar_;
 };
 
 }  // namespace baton::bench

@@ -24,6 +24,7 @@ struct RequestResult {
   std::vector<double> gaps;  // seconds between events of the stream: inter-token latencies
 
   std::uint32_t input_len = 0;   // tokens: the server's count, else what was asked for
+  std::uint32_t asked_len = 0;   // tokens of the answer
   std::uint32_t output_len = 0;  // tokens: the server's count, else the events
   std::string text;
   std::string request_id;

@@ -1,6 +1,7 @@
 #include "bench/result_file.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -63,7 +64,8 @@ void add_totals(const BenchRun& run, Json& out) {
   out["output_throughput"] = a_second(run, static_cast<double>(m.total_output_tokens));
   out["total_token_throughput"] =
       a_second(run, static_cast<double>(m.total_input_tokens + m.total_output_tokens));
-  out["max_concurrent_requests"] = run.load.most_open;
+  out["max_output_tokens_per_s"] = most_tokens_a_second(run.load.results);
+  out["max_concurrent_requests"] = most_answered_at_once(run.load.results);
 }
 
 const Samples& metric(const Metrics& m, std::string_view name) {
@@ -90,12 +92,17 @@ void add_metrics(const BenchOptions& o, const BenchRun& run, Json& out) {
 // Seconds, one entry a request, failed ones included, as `vllm bench serve --save-detailed` has it.
 void add_details(const BenchRun& run, Json& out) {
   Json input = Json::array(), output = Json::array(), ttfts = Json::array(), itls = Json::array();
-  Json texts = Json::array(), errors = Json::array();
+  Json texts = Json::array(), errors = Json::array(), starts = Json::array();
+  Json latencies = Json::array(), queued = Json::array();
   for (const RequestResult& r : run.load.results) {
     input.push_back(r.input_len);
     output.push_back(r.ok ? r.output_len : 0);
     ttfts.push_back(r.first ? Json(r.ttft_ms() / 1e3) : Json(nullptr));
     itls.push_back(r.gaps);
+    starts.push_back(
+        std::chrono::duration<double>(run.load.start.time_since_epoch() + r.sent).count());
+    latencies.push_back(r.ok ? Json(r.e2el_ms() / 1e3) : Json(nullptr));
+    queued.push_back(RequestResult::ms(r.sent - r.due) / 1e3);
     texts.push_back(r.text);
     errors.push_back(r.error);
   }
@@ -103,6 +110,9 @@ void add_details(const BenchRun& run, Json& out) {
   out["output_lens"] = std::move(output);
   out["ttfts"] = std::move(ttfts);
   out["itls"] = std::move(itls);
+  out["start_times"] = std::move(starts);
+  out["latencies"] = std::move(latencies);
+  out["queue_times"] = std::move(queued);
   out["generated_texts"] = std::move(texts);
   out["errors"] = std::move(errors);
 }
@@ -118,6 +128,19 @@ std::string failures_in_words(const BenchRun& run) {
 std::string unlike_in_words(const MovedBytes& bytes) {
   if (bytes.moved != bytes.expected) return "";
   return fmt::format(", but {} hand-overs did not move their own", bytes.unlike);
+}
+
+// The figures are named after a length that the server did not give.
+std::string short_answers(const BenchRun& run) {
+  const auto is_other = [](const RequestResult& r) {
+    return r.ok && r.asked_len != 0 && r.output_len != r.asked_len;
+  };
+  const auto first = std::ranges::find_if(run.load.results, is_other);
+  if (first == run.load.results.end()) return "";
+  return fmt::format(
+      "{} of {} answers have another length than was asked for; the first: {} tokens instead of {}",
+      std::ranges::count_if(run.load.results, is_other), run.load.results.size(), first->output_len,
+      first->asked_len);
 }
 
 bool is_loopback(std::string_view url) {
@@ -181,6 +204,7 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
     return fmt::format("bytes moved {}, and the full prompts have {}{}{}", *bytes.moved,
                        *bytes.expected, unlike_in_words(bytes), why);
   }
+  if (const std::string why = short_answers(run); !why.empty()) return why;
   const double late = run.metrics.lateness.percentile(99).value_or(0);
   if (!options.max_concurrency && late > 100) {
     return fmt::format("the load came late: p99 {:.0f} ms", late);
@@ -224,6 +248,16 @@ std::string result_path(const BenchOptions& o, const BenchRun& run) {
       o.max_concurrency ? fmt::format("-concurrency{}", *o.max_concurrency) : "";
   return path / fmt::format("{}-{}qps{}-{}-{}.json", o.label.empty() ? o.backend : o.label, rate,
                             at_most, model, run.date);
+}
+
+Status check_result_dir(const BenchOptions& o) {
+  std::filesystem::path dir = o.result_dir.empty() ? "." : o.result_dir;
+  dir = (dir / o.result_filename).parent_path() / "";
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (std::filesystem::is_directory(dir, error) && ::access(dir.c_str(), W_OK) == 0) return {};
+  return fail(Errc::kInvalidArgument,
+              fmt::format("--result-dir: cannot write into '{}'", dir.string()));
 }
 
 Status write_file(const std::string& path, const std::string& text) {

@@ -47,6 +47,9 @@ std::string result_json(const PointInfo& point, const BenchOptions& options, con
 // "openai-4qps-tiny-20261130-090000.json", or what --result-filename says, in --result-dir.
 std::string result_path(const BenchOptions& options, const BenchRun& run);
 
+// That a result can be written where it is to be; makes the folder.
+Status check_result_dir(const BenchOptions& options);
+
 // Whole or not at all: written beside and renamed. Makes the directory.
 Status write_file(const std::string& path, const std::string& text);
 

@@ -97,11 +97,27 @@ TEST(ResultFile, has_the_keys_of_vllm_bench_serve) {
   EXPECT_DOUBLE_EQ(result["median_tpot_ms"], 15);
   EXPECT_DOUBLE_EQ(result["mean_itl_ms"], 15);
   EXPECT_DOUBLE_EQ(result["p99_e2el_ms"], 130);
-  for (const char* key :
-       {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts",
-        "request_rate", "burstiness", "max_concurrency", "duration", "completed", "failed",
-        "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
-        "output_throughput", "total_token_throughput"}) {
+  for (const char* key : {"date",
+                          "endpoint_type",
+                          "backend",
+                          "label",
+                          "model_id",
+                          "tokenizer_id",
+                          "num_prompts",
+                          "request_rate",
+                          "burstiness",
+                          "max_concurrency",
+                          "duration",
+                          "completed",
+                          "failed",
+                          "total_input_tokens",
+                          "total_output_tokens",
+                          "request_throughput",
+                          "request_goodput",
+                          "output_throughput",
+                          "total_token_throughput",
+                          "max_output_tokens_per_s",
+                          "max_concurrent_requests"}) {
     EXPECT_TRUE(result.contains(key)) << key;
   }
   EXPECT_DOUBLE_EQ(result["output_throughput"], 1.5);
@@ -119,6 +135,9 @@ TEST(ResultFile, has_every_requests_figures_where_that_is_asked_for) {
   EXPECT_DOUBLE_EQ(result["ttfts"][0], 0.1);
   EXPECT_DOUBLE_EQ(result["itls"][0][1], 0.02);
   EXPECT_EQ(result["errors"], Json::array({""}));
+  EXPECT_DOUBLE_EQ(result["start_times"][0], 1.01);
+  EXPECT_DOUBLE_EQ(result["latencies"][0], 0.13);
+  EXPECT_DOUBLE_EQ(result["queue_times"][0], 0);
   EXPECT_EQ(result["tensor_parallel"], "8");
 }
 
@@ -260,6 +279,40 @@ TEST(ResultFile, a_point_with_one_failed_request_is_void_and_says_how_many_and_w
   run.load.results.push_back(failed);
   run.metrics = measure(run.load.results, {});
   EXPECT_EQ(void_of(run), "2 of 3 requests failed; the first: http_503: no instance is up");
+}
+
+TEST(ResultFile, a_point_with_a_short_answer_is_void_and_says_both_lengths) {
+  BenchRun run = one_request();
+  run.load.results[0].asked_len = 3;
+  EXPECT_EQ(void_of(run), "");
+  run.load.results[0].asked_len = 4;
+  EXPECT_EQ(void_of(run),
+            "1 of 1 answers have another length than was asked for; the first: 3 tokens instead of "
+            "4");
+}
+
+TEST(ResultFile, records_the_flags_without_the_values_of_headers) {
+  BenchOptions o;
+  o.as_typed = {"bench", "--header", "Authorization=Bearer s", "X=t", "--seed=7", "--header=A=u"};
+  EXPECT_EQ(result_of(one_request(), o)["baton"]["environment"]["flags"]["bench"],
+            Json::array(
+                {"bench", "--header", "Authorization=...", "X=...", "--seed=7", "--header=A=..."}));
+}
+
+TEST(ResultFile, tells_of_the_metrics_that_were_asked_for) {
+  BenchOptions o;
+  o.percentile_metrics = "tpot";
+  const std::string table = result_table({}, o, one_request());
+  EXPECT_THAT(table, HasSubstr("Mean TPOT"));
+  EXPECT_THAT(table, ::testing::Not(HasSubstr("Mean TTFT")));
+}
+
+TEST(ResultFile, says_before_the_load_that_it_cannot_be_written) {
+  BenchOptions o;
+  o.result_dir = ::testing::TempDir() + "new-results";
+  EXPECT_TRUE(check_result_dir(o).has_value());
+  o.result_dir = "/proc/nowhere";
+  EXPECT_THAT(check_result_dir(o).error().message, HasSubstr("/proc/nowhere"));
 }
 
 TEST(ResultFile, says_whether_the_servers_kept_up) {

@@ -73,11 +73,18 @@ std::string result_table(const PointInfo& point, const BenchOptions& options, co
   std::string out = fmt::format("{:=^{}}\n", " Serving Benchmark Result ", kWidth);
   if (point.emulated) line(out, "emulated:", point.profile);
   add_totals(out, run);
-  add_metric(out, "Time to First Token", "TTFT", m.ttft, percents);
-  line(out, "Median time to second token (ms):", m.second_token.median());
-  add_metric(out, "Time per Output Token (excl. 1st token)", "TPOT", m.tpot, percents);
-  add_metric(out, "Inter-token Latency", "ITL", m.itl, percents);
-  add_metric(out, "End-to-end Latency", "E2EL", m.e2el, percents);
+  const std::vector<std::string> names = parse_metric_names(options.percentile_metrics).value();
+  for (const std::string& name : names) {
+    if (name == "ttft") {
+      add_metric(out, "Time to First Token", "TTFT", m.ttft, percents);
+      line(out, "Median time to second token (ms):", m.second_token.median());
+    }
+    if (name == "tpot") {
+      add_metric(out, "Time per Output Token (excl. 1st token)", "TPOT", m.tpot, percents);
+    }
+    if (name == "itl") add_metric(out, "Inter-token Latency", "ITL", m.itl, percents);
+    if (name == "e2el") add_metric(out, "End-to-end Latency", "E2EL", m.e2el, percents);
+  }
   add_handover(out, run);
   out += std::string(kWidth, '=') + "\n";
   const Arrivals arrivals = arrivals_of(run.load.results);

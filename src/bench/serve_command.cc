@@ -24,6 +24,12 @@ Exit exit_for(const Error& error) {
 }  // namespace
 
 Exit run_bench_serve(const BenchOptions& options) {
+  const bool save = options.save_result || options.save_detailed;
+  // Not after an hour of load.
+  if (const Status place = check_result_dir(options); save && !place) {
+    complain(kWho, place.error().message);
+    return Exit::kUsage;
+  }
   const Result<BenchRun> run = run_bench(options);
   if (!run) {
     complain(kWho, run.error().message);
@@ -31,7 +37,6 @@ Exit run_bench_serve(const BenchOptions& options) {
   }
   PointInfo point = point_of(options, *run);
   point.void_reason = void_reason(point, options, *run);
-  const bool save = options.save_result || options.save_detailed;
   const std::string text = save || options.json ? result_json(point, options, *run) : "";
   std::fputs(options.json ? text.c_str() : result_table(point, options, *run).c_str(), stdout);
   if (save) {

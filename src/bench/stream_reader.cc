@@ -66,7 +66,7 @@ void StreamReader::take_event(const http::SseEvent& event, Duration at) {
         static_cast<std::uint32_t>(serving::uint_or(*usage, "prompt_tokens", result_.input_len));
     result_.output_len = static_cast<std::uint32_t>(
         serving::uint_or(*usage, "completion_tokens", result_.output_len));
-    counted_ = true;
+    counted_ = result_.output_len > 0;
   }
   const Json* choices = find(*parsed, "choices");
   if (choices == nullptr || !choices->is_array() || choices->empty()) return;

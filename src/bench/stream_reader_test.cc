@@ -51,6 +51,29 @@ TEST_F(Reader, counts_events_where_the_server_says_nothing) {
   EXPECT_EQ(result_.output_len, 2U);
 }
 
+TEST_F(Reader, counts_events_where_usage_names_no_tokens_of_the_answer) {
+  start();
+  say(R"({"choices":[{"text":"a"}],"usage":{"prompt_tokens":7,"completion_tokens":null}})", 1);
+  say("[DONE]", 3);
+  reader_->on_end();
+  EXPECT_EQ(result_.output_len, 1U);
+  EXPECT_EQ(result_.input_len, 7U);
+}
+
+TEST_F(Reader, reads_a_stream_however_it_is_cut_with_comments_and_either_line_end) {
+  start();
+  const std::string stream =
+      ": ping\r\n\r\ndata: {\"choices\":[{\"text\":\"a\"}]}\r\n\r\n"
+      "data: {\"object\":\"x\"}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\ndata: [DONE]\n\n";
+  for (std::size_t i = 0; i < stream.size(); ++i) {
+    reader_->on_data(std::string_view(stream).substr(i, 1), milliseconds(static_cast<int>(i)));
+  }
+  reader_->on_end();
+  EXPECT_TRUE(result_.ok) << result_.error;
+  EXPECT_EQ(result_.text, "ab");
+  EXPECT_EQ(result_.output_len, 2U);
+}
+
 TEST_F(Reader, takes_the_word_who_speaks_for_no_token) {
   start(Api::kChat);
   say(R"({"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]})", 5);
