@@ -117,6 +117,22 @@ TEST(Browser, ThatHangsIsEnded) {
   EXPECT_THAT(hung.error().message, HasSubstr("did not end within 1 s"));
 }
 
+TEST(Figure, OfAnEarlierRunDoesNotPassForThisOne) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("stale-{}", ::getpid());
+  const auto browser = folder / "draws-no-picture";
+  ASSERT_TRUE(write_file(folder / "ttft_mean.png", "old"));
+  ASSERT_TRUE(
+      write_file(browser, "#!/bin/sh\necho '<pre id=\"figure-base64\">PHN2Zy8+Cg==</pre>'\n"));
+  std::filesystem::permissions(browser, std::filesystem::perms::owner_all);
+  const auto drawn =
+      draw_figure(browser, folder / "plot.html", {{}, "linear", "light", 1, 1}, folder);
+  const bool left = std::filesystem::exists(folder / "ttft_mean.png");
+  std::filesystem::remove_all(folder);
+  ASSERT_FALSE(drawn);
+  EXPECT_THAT(drawn.error().message, HasSubstr("ttft_mean.png: Chromium wrote no picture"));
+  EXPECT_FALSE(left);
+}
+
 TEST(Printable, ShowsWhatWouldSteerATerminal) {
   EXPECT_EQ(printable("a\x1b[2Jb\n"), "a\\x1b[2Jb\\x0a");
   EXPECT_EQ(printable("\xc2\x9b"
