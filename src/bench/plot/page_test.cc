@@ -75,6 +75,18 @@ TEST(Page, TellsTwoFoldersOfOneNameApart) {
   EXPECT_EQ(data["sources"][1]["label"], "b/results/");
 }
 
+TEST(Page, NamesWhatTwoFoldersSetUnlike) {
+  auto sets = hostile_sets();
+  EXPECT_EQ(Json::parse(page_data(sets, summarise(sets), {}))["unlike"], Json::array());
+  sets.push_back(sets[0]);
+  EXPECT_EQ(Json::parse(page_data(sets, summarise(sets), {}))["unlike"], Json::array());
+  sets[1].results[0].setting.all["max_num_seqs"] = "256";
+  sets[1].results[0].setting.all["decode.pull_loop"] = "threaded";  // a mode's own
+  sets[1].results[0].seed = 8;
+  EXPECT_EQ(Json::parse(page_data(sets, summarise(sets), {}))["unlike"],
+            Json::parse(R"([["max_num_seqs", "8", "256"], ["seed", "7", "8"]])"));
+}
+
 TEST(Uplot, ThatIsNotThereIsNamedWithTheRemedy) {
   const auto uplot = read_uplot("/nowhere");
   ASSERT_FALSE(uplot);
