@@ -317,7 +317,7 @@ def test_results_that_are_not_emulated_do_not_say_so_and_mixed_folders_say_which
     for name, emulated in (("real", False), ("timed", True)):
         for mode in ("engine-loop-pull", "push"):
             content = files.result(mode)
-            content["baton"].update({} if emulated else {"emulated": False, "profile": None, "scale": 1, "label": ""})
+            content["baton"].update({"seed": 9} if emulated else {"emulated": False, "profile": None, "scale": 1, "label": ""})
             files.write(tmp_path / name, content)
     plot(tmp_path / "real", "--out", tmp_path / "one")
     assert "emulated" not in (tmp_path / "one/ttft_mean.svg").read_text(encoding="utf-8")
@@ -325,6 +325,7 @@ def test_results_that_are_not_emulated_do_not_say_so_and_mixed_folders_say_which
     svg = (tmp_path / "two/ttft_mean.svg").read_text(encoding="utf-8")
     assert "real: as run · timed: emulated: qwen3-32b-tp8-h200, bytes / 64" in svg
     assert "push (timed)" in svg
+    assert "seed 8 (real), 9 (timed)" in svg
 
 
 def test_the_names_of_many_lines_have_room(tmp_path):

@@ -86,6 +86,12 @@ Status draw_figure(const fs::path& browser, const fs::path& page, const FigureWi
                    const fs::path& folder) {
   const std::size_t height = height_of(wish);
   const fs::path png = fs::absolute(folder / (figure_name(wish.view) + ".png"));
+  // Chromium that cannot write its picture ends well: one of an earlier run must not pass for it.
+  std::error_code error;
+  fs::remove(png, error);
+  if (error) {
+    return fail(Errc::kIo, fmt::format("{}: {}", printable(png.string()), error.message()));
+  }
   const auto dumped =
       run_browser(browser,
                   {fmt::format("--window-size={},{}", kWidth, height),
@@ -98,7 +104,6 @@ Status draw_figure(const fs::path& browser, const fs::path& page, const FigureWi
   if (!dumped) return tl::unexpected(dumped.error());
   const auto svg = svg_of(*dumped);
   if (!svg) return tl::unexpected(svg.error());
-  std::error_code error;
   if (!fs::is_regular_file(png, error)) {
     return fail(Errc::kIo, fmt::format("{}: Chromium wrote no picture", printable(png.string())));
   }

@@ -75,6 +75,12 @@ std::string page_data(const std::vector<ResultSet>& sets, const Summary& summary
   for (const ResultSet& set : sets) {
     data["sources"].push_back(source_json(set, same ? set.label : short_label(set)));
   }
+  data["unlike"] = Json::array();
+  if (sets.size() > 1) {
+    for (const UnlikeSetting& unlike : unlike_settings(sets[0], sets[1])) {
+      data["unlike"].push_back({unlike.name, unlike.ours, unlike.theirs});
+    }
+  }
   for (const Series& series : summary.series) {
     data["series"].push_back({{"mode", series.mode}, {"source", series.source}});
   }

@@ -75,6 +75,18 @@ TEST(Page, TellsTwoFoldersOfOneNameApart) {
   EXPECT_EQ(data["sources"][1]["label"], "b/results/");
 }
 
+TEST(Page, NamesWhatTwoFoldersSetUnlike) {
+  auto sets = hostile_sets();
+  EXPECT_EQ(Json::parse(page_data(sets, summarise(sets), {}))["unlike"], Json::array());
+  sets.push_back(sets[0]);
+  EXPECT_EQ(Json::parse(page_data(sets, summarise(sets), {}))["unlike"], Json::array());
+  sets[1].results[0].setting.all["max_num_seqs"] = "256";
+  sets[1].results[0].setting.all["decode.pull_loop"] = "threaded";  // a mode's own
+  sets[1].results[0].seed = 8;
+  EXPECT_EQ(Json::parse(page_data(sets, summarise(sets), {}))["unlike"],
+            Json::parse(R"([["max_num_seqs", "8", "256"], ["seed", "7", "8"]])"));
+}
+
 TEST(Uplot, ThatIsNotThereIsNamedWithTheRemedy) {
   const auto uplot = read_uplot("/nowhere");
   ASSERT_FALSE(uplot);
@@ -115,6 +127,22 @@ TEST(Browser, ThatHangsIsEnded) {
   std::filesystem::remove(path);
   ASSERT_FALSE(hung);
   EXPECT_THAT(hung.error().message, HasSubstr("did not end within 1 s"));
+}
+
+TEST(Figure, OfAnEarlierRunDoesNotPassForThisOne) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("stale-{}", ::getpid());
+  const auto browser = folder / "draws-no-picture";
+  ASSERT_TRUE(write_file(folder / "ttft_mean.png", "old"));
+  ASSERT_TRUE(
+      write_file(browser, "#!/bin/sh\necho '<pre id=\"figure-base64\">PHN2Zy8+Cg==</pre>'\n"));
+  std::filesystem::permissions(browser, std::filesystem::perms::owner_all);
+  const auto drawn =
+      draw_figure(browser, folder / "plot.html", {{}, "linear", "light", 1, 1}, folder);
+  const bool left = std::filesystem::exists(folder / "ttft_mean.png");
+  std::filesystem::remove_all(folder);
+  ASSERT_FALSE(drawn);
+  EXPECT_THAT(drawn.error().message, HasSubstr("ttft_mean.png: Chromium wrote no picture"));
+  EXPECT_FALSE(left);
 }
 
 TEST(Printable, ShowsWhatWouldSteerATerminal) {

@@ -157,6 +157,21 @@ void read_void(Fields& baton, ResultFile& result) {
   }
 }
 
+// As a sweep holds its own: what was answered says nothing of what was not, and of none the means
+// are written as zero. Older files have no "failed".
+void void_if_failed(Fields& top, ResultFile& result) {
+  const auto completed = top.count("completed");
+  if (!result.void_reason.empty() || !completed) return;
+  const auto sent = top.count("num_prompts");
+  const std::uint64_t unanswered = sent && *sent > *completed ? *sent - *completed : 0;
+  const std::uint64_t failed = top.count("failed").value_or(unanswered);
+  if (failed > 0) {
+    result.void_reason = fmt::format("{} of {} requests failed", failed, *completed + failed);
+  } else if (*completed == 0) {
+    result.void_reason = "no request was answered";
+  }
+}
+
 Json texts(Fields fields) {
   if (!fields.present()) return nullptr;
   Json out = Json::object();
@@ -266,6 +281,7 @@ Result<ResultFile> parse_result(std::string_view file_name, const FileName& name
     const Json* all = baton.find("requests");
     detail["requests"] = all == nullptr ? 0 : all->size();
   }
+  void_if_failed(top, result);
   if (!complaint.empty()) return fail(Errc::kCorrupt, fmt::format("{}: {}", shown, complaint));
   result.detail_json = to_text(detail);
   return result;

@@ -75,6 +75,24 @@ TEST(ResultFile, OfVllmItselfIsReadWithoutBaton) {
   EXPECT_EQ(result->requests_json, "[]");
 }
 
+TEST(ResultFile, OfVllmItselfWithFailedRequestsIsVoid) {
+  Json json = good();
+  json.erase("baton");
+  json["num_prompts"] = 10;
+  json["completed"] = 9;
+  json["failed"] = 1;
+  EXPECT_EQ(parse(json)->void_reason, "1 of 10 requests failed");
+  json.erase("failed");
+  EXPECT_EQ(parse(json)->void_reason, "1 of 10 requests failed");
+  json["completed"] = 0;
+  json["mean_ttft_ms"] = 0;
+  EXPECT_EQ(parse(json)->void_reason, "10 of 10 requests failed");
+  json.erase("num_prompts");
+  EXPECT_EQ(parse(json)->void_reason, "no request was answered");
+  json["completed"] = 9;
+  EXPECT_EQ(parse(json)->void_reason, "");
+}
+
 TEST(ResultFile, WithoutAValueHasNoneAndNotZero) {
   Json json = good();
   json["mean_ttft_ms"] = nullptr;

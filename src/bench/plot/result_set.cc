@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -147,6 +148,11 @@ std::string shown(const std::optional<std::string>& value) {
   return value ? printable(*value) : "absent";
 }
 
+std::string said(const ResultFile& result, const std::string& key) {
+  const auto it = result.setting.all.find(key);
+  return it == result.setting.all.end() ? "absent" : it->second;
+}
+
 // Everything in one folder ran as its first result did.
 std::string setting_difference(const ResultFile& a, const ResultFile& b) {
   const auto unlike = [&](std::string_view field, const std::string& ours,
@@ -165,15 +171,11 @@ std::string setting_difference(const ResultFile& a, const ResultFile& b) {
         unlike("scale", fmt::format("{}", a.setting.scale), fmt::format("{}", b.setting.scale))}) {
     if (!difference.empty()) return difference;
   }
-  const auto said = [](const ResultFile& result, const std::string& key) {
-    const auto it = result.setting.all.find(key);
-    return it == result.setting.all.end() ? std::string("absent") : printable(it->second);
-  };
   for (const ResultFile* side : {&a, &b}) {
     for (const auto& [key, value] : side->setting.all) {
       if (is_modes_own(key)) continue;
       const std::string difference =
-          unlike("setting " + printable(key), said(a, key), said(b, key));
+          unlike("setting " + printable(key), printable(said(a, key)), printable(said(b, key)));
       if (!difference.empty()) return difference;
     }
   }
@@ -245,6 +247,30 @@ Status check_comparable(const ResultSet& ours, const ResultSet& theirs) {
     }
   }
   return {};
+}
+
+std::vector<UnlikeSetting> unlike_settings(const ResultSet& ours, const ResultSet& theirs) {
+  const ResultFile& a = ours.results.front();
+  const ResultFile& b = theirs.results.front();
+  std::set<std::string> keys;
+  for (const ResultFile* side : {&a, &b}) {
+    for (const auto& [key, value] : side->setting.all) {
+      if (!is_modes_own(key)) keys.insert(key);
+    }
+  }
+  std::vector<UnlikeSetting> out;
+  for (const std::string& key : keys) {
+    if (said(a, key) != said(b, key)) out.push_back({key, said(a, key), said(b, key)});
+  }
+  // The two stand in one order; the seeds of the first point that differs stand for all.
+  const auto differ = [](const ResultFile& x, const ResultFile& y) {
+    return x.seed && y.seed && x.seed != y.seed;
+  };
+  const auto [x, y] = std::ranges::mismatch(ours.results, theirs.results, std::not_fn(differ));
+  if (x != ours.results.end()) {
+    out.push_back({"seed", fmt::format("{}", *x->seed), fmt::format("{}", *y->seed)});
+  }
+  return out;
 }
 
 }  // namespace baton::bench::plot

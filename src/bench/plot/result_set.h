@@ -29,4 +29,11 @@ Status check_comparable(const ResultSet& set);
 // Two folders: the same modes and the same grid. Settings may differ (that can be the comparison).
 Status check_comparable(const ResultSet& ours, const ResultSet& theirs);
 
+// What two such folders set unlike, beyond what a source says of itself: "max_num_seqs", and the
+// value of each.
+struct UnlikeSetting {
+  std::string name, ours, theirs;
+};
+std::vector<UnlikeSetting> unlike_settings(const ResultSet& ours, const ResultSet& theirs);
+
 }  // namespace baton::bench::plot

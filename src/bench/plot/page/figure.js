@@ -52,6 +52,7 @@ const Figure = (() => {
     const parts = [`${outputs.join(", ")} tokens out`];
     if (settings.every((s) => s === settings[0])) { if (settings[0]) parts.push(settings[0]); }
     else data.sources.forEach((s, i) => { if (settings[i]) parts.push(`${s.label}: ${settings[i]}`); });
+    for (const [name, ...values] of data.unlike) parts.push(`${name} ${values.map((v, i) => `${v} (${data.sources[i].label})`).join(", ")}`);
     parts.push(iterations > 1 ? `mean of ${iterations} iterations, whiskers from least to most` : "one run a point");
     if (Scales.METRICS[view.metric].one) parts.push(sloOf(data));
     return parts.join(" · ");
