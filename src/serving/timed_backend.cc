@@ -103,6 +103,8 @@ Emulation TimedBackend::emulation() const {
           .prefill = options.prefill == Prefill::kCached ? "cached" : "computed",
           .transfer_style = transfer_style,
           .kv_bytes_scale = options.kv_bytes_scale,
+          .kv_regions_per_layer = profile.kv_regions_per_layer,
+          .kv_region_token_bytes = engine::timed::token_bytes(profile) / options.kv_bytes_scale,
           .link_bytes_per_second = link_bytes_per_second,
           .posting_cost_us = posting_cost_us,
           .profile_hash = engine::timed::hash_of(profile),
