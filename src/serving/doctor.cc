@@ -34,9 +34,10 @@ std::optional<InstanceInfo> ask(const std::string& side, const std::string& url,
                           "a firewall between?"));
     return {};
   }
-  Result<InstanceInfo> info = answer->status == 200
-                                  ? parse_instance_info(answer->body)
-                                  : fail(Errc::kUnavailable, fmt::format("{}", answer->status));
+  Result<InstanceInfo> info =
+      answer->status == 200
+          ? parse_instance_info(answer->body)
+          : fail(Errc::kUnavailable, fmt::format("with status {}", answer->status));
   if (!info) {
     out.push_back(failure(
         name, fmt::format("{} answers GET /baton/instance, but: {}", url, info.error().message),
@@ -46,6 +47,17 @@ std::optional<InstanceInfo> ask(const std::string& side, const std::string& url,
   }
   out.push_back(ok(name, url + " answers"));
   return std::move(*info);
+}
+
+// Who answers in a router's place, "" if no instance does: one that is asked for a router's health
+// says that it is well.
+std::string instance_at(const std::string& url, Duration timeout) {
+  const auto answer = http::fetch(call_of(url, "/baton/instance", timeout));
+  if (!answer || answer->status != 200) return "";
+  const Result<InstanceInfo> info = parse_instance_info(answer->body);
+  if (!info) return "";
+  return fmt::format("{} is the instance {}, and no router", url,
+                     info->engine_id.empty() ? "without a hand-over" : info->engine_id);
 }
 
 // True once it is ready.
@@ -63,6 +75,10 @@ bool ask_router(const DoctorOptions& options, Duration timeout, Checks& out) {
                             parse_error_body(answer->status, answer->body).message),
                 "its --prefill and --decode must be URLs that it can reach itself and "
                 "whose /health is 200, its --mode (if given) that of their kv_connector"));
+    return false;
+  }
+  if (std::string instance = instance_at(options.router, timeout); !instance.empty()) {
+    out.push_back(failure(name, std::move(instance), "give the URL of `baton route`"));
     return false;
   }
   out.push_back(ok(name, options.router + " is ready"));

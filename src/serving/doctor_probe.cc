@@ -17,6 +17,7 @@
 #include "base/boot_id.h"
 #include "base/unique_fd.h"
 #include "engine/kv_cache.h"
+#include "engine/timed/profile.h"
 #include "http/client.h"
 #include "http/resolve.h"
 #include "serving/doctor.h"
@@ -88,31 +89,51 @@ AgentOptions agent_like(const InstanceInfo& decode, const InstanceInfo& prefill,
   return options;
 }
 
+// An emulated instance has a layout of its own.
+bool says_layout(const InstanceInfo& info) {
+  return info.kv.regions_per_layer != 0;
+}
+
 // The bytes of one block by what a server claims; nothing: more than one block of any model has, so
 // that a strange answer costs no memory.
 std::optional<std::uint64_t> claimed_block_bytes(const InstanceInfo& info) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 30;
-  constexpr std::uint64_t kLayersMax = 4096;  // a region each, and its alignment
-  if (info.kv.num_layers > kLayersMax) return {};
-  std::uint64_t bytes = 2 * sizeof(float);  // K and V
-  for (const std::uint64_t factor : {info.kv.num_layers, info.kv.num_kv_heads, info.kv.head_dim,
-                                     std::uint64_t{info.block_size}}) {
+  constexpr std::uint64_t kLayersMax = 4096;     // a region each, and its alignment
+  constexpr std::uint64_t kRegionsPerLayer = 2;  // at most: K and V
+  if (info.kv.num_layers > kLayersMax || info.kv.regions_per_layer > kRegionsPerLayer) return {};
+  std::uint64_t bytes =
+      says_layout(info) ? info.kv.regions_per_layer : kRegionsPerLayer * sizeof(float);
+  for (const std::uint64_t factor :
+       {info.kv.num_layers, says_layout(info) ? 1 : info.kv.num_kv_heads,
+        says_layout(info) ? info.kv.region_token_bytes : info.kv.head_dim,
+        std::uint64_t{info.block_size}}) {
     if (factor > kMost / std::max<std::uint64_t>(bytes, 1)) return {};
     bytes *= factor;
   }
   return bytes;
 }
 
+std::string claimed_shape(const InstanceInfo& info) {
+  return says_layout(info)
+             ? fmt::format("{} regions a layer x {} bytes a token", info.kv.regions_per_layer,
+                           info.kv.region_token_bytes)
+             : fmt::format("{} KV heads x {} values", info.kv.num_kv_heads, info.kv.head_dim);
+}
+
 // D's geometry, with one block.
 Result<engine::KvCache> cache_like(const InstanceInfo& decode) {
   const auto bytes = claimed_block_bytes(decode);
   if (!bytes || *bytes == 0) {
-    return fail(
-        Errc::kInvalidArgument,
-        fmt::format("decode says that a block is {} layers x {} KV heads x {} values x {} "
-                    "tokens, which is {}",
-                    decode.kv.num_layers, decode.kv.num_kv_heads, decode.kv.head_dim,
-                    decode.block_size, bytes ? "nothing" : "more than 1 GiB or 4,096 layers"));
+    return fail(Errc::kInvalidArgument,
+                fmt::format("decode says that a block is {} layers x {} tokens, {}, which is {}",
+                            decode.kv.num_layers, decode.block_size, claimed_shape(decode),
+                            bytes ? "nothing" : "more than 1 GiB or 4,096 layers"));
+  }
+  std::optional<model::KvLayout> layout;
+  if (says_layout(decode)) {
+    layout = {engine::timed::region_names(static_cast<std::uint32_t>(decode.kv.num_layers),
+                                          static_cast<std::uint32_t>(decode.kv.regions_per_layer)),
+              decode.kv.region_token_bytes * decode.block_size};
   }
   model::ModelConfig config;
   config.fingerprint = decode.weights;
@@ -123,8 +144,8 @@ Result<engine::KvCache> cache_like(const InstanceInfo& decode) {
       config, decode.kernel_family,
       {.block_size = decode.block_size,
        .num_blocks = 1,
-       .dtype =
-           decode.kv.dtype == "float32" ? model::KvDtype::kFloat32 : model::KvDtype::kBfloat16});
+       .dtype = decode.kv.dtype == "float32" ? model::KvDtype::kFloat32 : model::KvDtype::kBfloat16,
+       .layout = std::move(layout)});
 }
 
 // A registration of a transfer that nobody knows. P answers the handshake, or refuses it with a

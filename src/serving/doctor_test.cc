@@ -303,6 +303,35 @@ TEST(Doctor, ARouterThatIsNotReadyIsToldWithItsReason) {
   (*router)->stop(Duration::zero());
 }
 
+// An instance says that its health is good and lists the models: it must not pass for a router.
+TEST(Doctor, AnInstanceInTheRoutersPlaceIsToldByName) {
+  FakeInstance p("p0", "kv_producer"), d("d0", "kv_consumer");
+  http::ServerOptions options;
+  options.port = 0;
+  const auto instance = http::Server::start(
+      std::move(options),
+      [&](const http::Request& request, const std::shared_ptr<http::ResponseWriter>& writer) {
+        if (request.path == "/health") return writer->respond(200, "application/json", "{}");
+        if (request.path == "/v1/models") {
+          return writer->respond(200, "application/json", R"({"data":[{"id":"tiny"}]})");
+        }
+        if (request.path != "/baton/instance") return writer->respond(404, "text/plain", "");
+        writer->respond(200, "application/json", to_json(healthy("d1", "kv_consumer")));
+      });
+  ASSERT_TRUE(instance);
+  DoctorOptions asked;
+  asked.prefill = p.url();
+  asked.decode = d.url();
+  asked.router = "http://127.0.0.1:" + std::to_string((*instance)->port());
+  asked.timeout = 10;
+  const std::vector<Check> checks = diagnose(asked);
+  ASSERT_NE(named(checks, "router"), nullptr);
+  EXPECT_EQ(named(checks, "router")->verdict, Verdict::kFail);
+  EXPECT_THAT(named(checks, "router")->found,
+              ::testing::HasSubstr("is the instance d1, and no router"));
+  (*instance)->stop(Duration::zero());
+}
+
 TEST(Doctor, SaysWhenDecodeMayNotConnectToPrefill) {
   FakeInstance p("p0", "kv_producer"), d("d0", "kv_consumer");
   http::TestListener silent;
@@ -358,6 +387,18 @@ TEST(Doctor, AClaimedGeometryIsBounded) {
   EXPECT_THAT(handshake_with(128, 1024, 1024, 2), ::testing::HasSubstr("more than 1 GiB"));
   EXPECT_THAT(handshake_with(1 << 27, 1, 1, 1), ::testing::HasSubstr("4,096 layers"));
   EXPECT_THAT(handshake_with(4, 0, 64, 16), ::testing::HasSubstr("0 KV heads"));
+  const auto with_layout = [&](std::uint64_t regions, std::uint64_t token_bytes) {
+    InstanceInfo d = healthy("d0", "kv_consumer");
+    d.kv.regions_per_layer = regions;
+    d.kv.region_token_bytes = token_bytes;
+    const std::vector<Check> checks =
+        probe_side_channel(p, "http://127.0.0.1:1", d, {}, std::chrono::seconds(5));
+    const Check* found = named(checks, "handshake");
+    return found == nullptr ? std::string("none") : found->found;
+  };
+  EXPECT_THAT(with_layout(1ULL << 40, 8), ::testing::HasSubstr("more than 1 GiB"));
+  EXPECT_THAT(with_layout(2, 1ULL << 40), ::testing::HasSubstr("more than 1 GiB"));
+  EXPECT_THAT(with_layout(2, 0), ::testing::HasSubstr("2 regions a layer x 0 bytes"));
 }
 
 // A resolver cannot be told to stop: the doctor goes on without it.

@@ -167,6 +167,8 @@ Status read_doctors(const Json& body, InstanceInfo& info) {
     info.kv.num_layers = uint_or(*kv, "num_layers", 0);
     info.kv.num_kv_heads = uint_or(*kv, "num_kv_heads", 0);
     info.kv.head_dim = uint_or(*kv, "head_dim", 0);
+    info.kv.regions_per_layer = uint_or(*kv, "regions_per_layer", 0);
+    info.kv.region_token_bytes = uint_or(*kv, "region_token_bytes", 0);
   }
   if (const Json* protocol = find(body, "protocol"); protocol != nullptr) {
     info.protocol.oldest = uint_or(*protocol, "oldest", 0);
@@ -256,7 +258,9 @@ std::string to_json(const InstanceInfo& info) {
             {{"dtype", info.kv.dtype},
              {"num_layers", info.kv.num_layers},
              {"num_kv_heads", info.kv.num_kv_heads},
-             {"head_dim", info.kv.head_dim}}},
+             {"head_dim", info.kv.head_dim},
+             {"regions_per_layer", info.kv.regions_per_layer},
+             {"region_token_bytes", info.kv.region_token_bytes}}},
            {"protocol", {{"oldest", info.protocol.oldest}, {"newest", info.protocol.newest}}},
            {"limits",
             {{"open_files", info.limits.open_files},

@@ -63,6 +63,8 @@ struct InstanceInfo {
   struct Kv {
     std::string dtype;
     std::uint64_t num_layers = 0, num_kv_heads = 0, head_dim = 0;
+    // Of an emulated instance, whose layout follows from its profile and scale; 0: the model's own.
+    std::uint64_t regions_per_layer = 0, region_token_bytes = 0;
   };
   struct Protocol {
     std::uint64_t oldest = 0, newest = 0;

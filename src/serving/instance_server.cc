@@ -302,6 +302,8 @@ class InstanceServerImpl : public InstanceServer {
     info.transfer_style = e.transfer_style;
     info.emulation = {e.profile,         e.prefill,     e.kv_bytes_scale, e.link_bytes_per_second,
                       e.posting_cost_us, e.profile_hash};
+    info.kv.regions_per_layer = e.kv_regions_per_layer;
+    info.kv.region_token_bytes = e.kv_region_token_bytes;
   }
 
   void describe_load(InstanceInfo& info) const {

@@ -101,6 +101,8 @@ Emulation TimedBackend::emulation(const engine::EngineOptions& engine) const {
           .prefill = options.prefill == Prefill::kCached ? "cached" : "computed",
           .transfer_style = transfer_style,
           .kv_bytes_scale = options.kv_bytes_scale,
+          .kv_regions_per_layer = profile.kv_regions_per_layer,
+          .kv_region_token_bytes = engine::timed::token_bytes(profile) / options.kv_bytes_scale,
           .link_bytes_per_second = link_bytes_per_second,
           .posting_cost_us = posting_cost_us,
           .pays_posting = engine.agent && engine.agent->post_cost.count() > 0,

@@ -22,6 +22,8 @@ struct Emulation {
   std::string prefill;         // "computed" or "cached"
   std::string transfer_style;  // "baton", "published" or "published-merged"
   std::uint32_t kv_bytes_scale = 1;
+  std::uint32_t kv_regions_per_layer = 0;
+  std::uint32_t kv_region_token_bytes = 0;  // scaled
   std::uint64_t link_bytes_per_second = 0;
   double posting_cost_us = 0;  // a descriptor, where the style or the pull loop pays it
   bool pays_posting = false;   // this instance does

@@ -1,6 +1,7 @@
 """The timed backend: a published experiment's shape on this machine, and nothing that hides that it is emulated."""
 import json
 import random
+import subprocess
 
 import pytest
 import stack
@@ -98,8 +99,17 @@ def test_a_broken_byte_fails_the_request_and_names_its_block():
         broken.standing_checks()
 
 
+def doctor(*ports):
+    """The exit code, and the checks by name."""
+    run = subprocess.run([str(stack.baton_binary()), "doctor", *(f"http://{stack.HOST}:{port}" for port in ports), "--json"],
+                         capture_output=True, text=True, timeout=60, check=False)
+    return run.returncode, {check["name"]: check for check in json.loads(run.stdout)["checks"]}
+
+
 def test_unlike_scales_do_not_meet():
     with timed_stack() as pair:
+        code, checks = doctor(pair.prefill[0].port, pair.decode[0].port)
+        assert code == 0 and checks["handshake"]["verdict"] == "ok", checks["handshake"]
         port, kv_port = stack.free_ports(2)
         other = stack.Instance("prefill-other", PROFILE, port, "kv_producer", kv_port,
                                ["--backend", "timed", "--kv-bytes-scale", 16, "--kv-cache-memory-bytes", 64 << 20])
@@ -112,6 +122,8 @@ def test_unlike_scales_do_not_meet():
                     "remote_incarnation": other.about()["incarnation"]}})
             assert answer.status >= 400
             assert "kv-bytes-scale-16" in json.dumps(answer.json) and "kv-bytes-scale-32" in json.dumps(answer.json)
+            code, checks = doctor(port, pair.decode[0].port)
+            assert code == 1 and "kv-bytes-scale-16" in checks["weights"]["found"], checks["weights"]
         finally:
             other.kill()
             other.wait()

@@ -196,6 +196,19 @@ std::uint32_t token_bytes(const Profile& profile) {
   return heads * profile.head_dim * profile.kv_element_bytes;
 }
 
+std::vector<std::string> region_names(std::uint32_t layers, std::uint32_t regions_per_layer) {
+  std::vector<std::string> names;
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    if (regions_per_layer == 1) {
+      names.push_back(fmt::format("layer.{}", layer));
+    } else {
+      names.push_back(fmt::format("layer.{}.k", layer));
+      names.push_back(fmt::format("layer.{}.v", layer));
+    }
+  }
+  return names;
+}
+
 Status check_scale(const Profile& profile, std::uint32_t scale) {
   const std::uint32_t bytes = token_bytes(profile);
   if (scale > 0 && bytes % scale == 0 && bytes / scale % kPatternWord == 0) return {};

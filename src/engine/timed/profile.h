@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "baton/result.h"
 
@@ -46,6 +47,8 @@ struct Profile {
 
 // Bytes of one token in one region of one rank, unscaled.
 std::uint32_t token_bytes(const Profile& profile);
+// Those of one rank, by which peers pair them.
+std::vector<std::string> region_names(std::uint32_t layers, std::uint32_t regions_per_layer);
 // kInvalidArgument where the bytes of a token cannot be divided so: 8 at least must be left, and
 // whole words of 8.
 Status check_scale(const Profile& profile, std::uint32_t scale);

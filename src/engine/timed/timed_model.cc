@@ -11,19 +11,6 @@
 namespace baton::engine::timed {
 namespace {
 
-std::vector<std::string> region_names(const Profile& profile) {
-  std::vector<std::string> names;
-  for (std::uint32_t layer = 0; layer < profile.num_layers; ++layer) {
-    if (profile.kv_regions_per_layer == 1) {
-      names.push_back(fmt::format("layer.{}", layer));
-    } else {
-      names.push_back(fmt::format("layer.{}.k", layer));
-      names.push_back(fmt::format("layer.{}.v", layer));
-    }
-  }
-  return names;
-}
-
 // Of the sequence to the end of the chunk. The engine keeps a sequence's tokens in one piece.
 PromptNumbers numbers_of(const model::SequenceChunk& work) {
   if (work.start == 0) return PromptNumbers(work.tokens);
@@ -55,7 +42,7 @@ TimedModel::TimedModel(Profile profile, TimedOptions options, std::shared_ptr<Ti
       metrics_(std::move(metrics)),
       clock_(std::move(clock)),
       token_bytes_(token_bytes(profile_) / options.kv_bytes_scale),
-      regions_(region_names(profile_)),
+      regions_(region_names(profile_.num_layers, profile_.kv_regions_per_layer)),
       pattern_(regions_.size(), token_bytes_) {
   config_.architecture = "timed";
   config_.name = profile_.name;
