@@ -95,21 +95,24 @@ EMULATED := --point-seconds 8 --allow-void --goodput ttft:200 tpot:10
 CACHED := $(EMULATED) --prefill cached
 ENDS := --qps-list "2 8" --input-lens "4096 16384"
 PAID := engine-loop-pull,engine-loop-pull-merged,published-push,published-push-merged
+EIGHTS := --serve-flag=--block-size --serve-flag=128
 MERGED := engine-loop-pull-merged,threaded-pull,published-push-merged,push
 
-sweep: sweep-grid sweep-parts sweep-repeats sweep-real sweep-page ## the article's grid, its parts, a real model (65 minutes on a quiet machine; goes on where it stopped)
+sweep: sweep-grid sweep-parts sweep-repeats sweep-real sweep-page ## the article's grid, its parts, a real model (70 minutes on a quiet machine; goes on where it stopped)
 
 sweep-grid: configure ## the article's grid, emulated (half an hour)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep $(CACHED) --results-dir $(SWEPT)/grid
 	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot,second-token,goodput,handover
 
-PARTS := runs-of-eight free-posting no-slot-limit neither computed
+PARTS := runs-of-eight runs-of-eight-no-slot-limit free-posting no-slot-limit neither computed
 
-sweep-parts: configure ## its ends: an eighth of the posts, free posts, no slot limit, neither; and computed prefill (a quarter of an hour)
+sweep-parts: configure ## its ends: an eighth of the posts, free posts, no slot limit, neither; and computed prefill (20 minutes)
 	@cmake --build --preset release -j $(JOBS) --target baton
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes engine-loop-pull,threaded-pull,published-push,push \
-	  --serve-flag=--block-size --serve-flag=128 --results-dir $(SWEPT)/runs-of-eight
+	  $(EIGHTS) --results-dir $(SWEPT)/runs-of-eight
+	@$(BATON) sweep $(CACHED) $(ENDS) --modes engine-loop-pull,threaded-pull,published-push,push \
+	  $(EIGHTS) --max-num-seqs 0 --results-dir $(SWEPT)/runs-of-eight-no-slot-limit
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes $(PAID) --posting-cost 0 --results-dir $(SWEPT)/free-posting
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes $(MERGED) --max-num-seqs 0 --results-dir $(SWEPT)/no-slot-limit
 	@$(BATON) sweep $(CACHED) $(ENDS) --modes $(PAID) --posting-cost 0 --max-num-seqs 0 --results-dir $(SWEPT)/neither

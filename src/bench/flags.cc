@@ -137,7 +137,9 @@ void add_report(CLI::App& app, BenchOptions& o) {
 }
 
 void add_grid(CLI::App& app, SweepOptions& o) {
-  app.add_option("--modes", o.modes, "to compare, in this order")->capture_default_str();
+  app.add_option("--modes", o.modes,
+                 "to compare, in this order; each iteration begins with the next")
+      ->capture_default_str();
   app.add_option("--qps-list", o.qps_list, "requests a second")
       ->envname("QPS_LIST")
       ->capture_default_str();

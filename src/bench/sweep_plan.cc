@@ -126,8 +126,8 @@ std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& 
     const double wanted = std::ceil(point.qps * options.point_seconds);
     point.num_prompts = std::max(options.min_prompts, static_cast<std::uint32_t>(wanted));
     point.seed = seed_of(point, options.seed);
-    for (const std::string& mode : grid.modes) {
-      point.mode = mode;
+    for (std::size_t i = 0; i < grid.modes.size(); ++i) {
+      point.mode = grid.modes[(i + point.iteration - 1) % grid.modes.size()];
       out.push_back(point);
     }
   };

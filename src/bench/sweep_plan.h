@@ -24,7 +24,8 @@ struct SweepPoint {
   std::string name() const;  // "push_qps4_in1024_out128_iter1"
 };
 
-// All modes of a point follow each other, so that each meets the machine in the same hour.
+// All modes of a point follow each other, so that each meets the machine in the same hour; every
+// iteration begins with the next of them, so that none always comes last.
 std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& options);
 
 // How long a point takes: its arrivals, the start of its servers, its last answers. Servers that

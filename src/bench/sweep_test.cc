@@ -59,6 +59,17 @@ TEST(Sweep, names_points_as_the_article_names_its_results) {
   EXPECT_THAT(half.name(), HasSubstr("_qps0.5_"));
 }
 
+TEST(Sweep, begins_each_iteration_with_the_next_mode) {
+  SweepOptions o = small();
+  o.modes = "local,pull,push";
+  o.iterations = 3;
+  o.qps_list = o.input_lens = "1";
+  std::vector<std::string> names;
+  for (const SweepPoint& point : points(o)) names.push_back(point.mode);
+  EXPECT_THAT(names, ElementsAre("local", "pull", "push", "pull", "push", "local", "push", "local",
+                                 "pull"));
+}
+
 TEST(Sweep, gives_every_mode_the_same_requests_and_every_point_its_own) {
   std::set<std::uint64_t> seeds;
   const auto all = points(small());
