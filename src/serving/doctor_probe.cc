@@ -172,6 +172,9 @@ Check shake_hands(Agent& agent, const PeerAddress& peer, const InstanceInfo& dec
   if (const Status asked = agent.register_blocks(std::move(registration)); !asked) {
     return failure(kHandshake, asked.error().message, remedy);
   }
+  const auto answers = [&peer] {
+    return ok(kHandshake, fmt::format("{} answers on {}:{}", peer.engine_id, peer.host, peer.port));
+  };
   const Time until = now() + timeout;
   std::array<Event, 4> events;
   while (now() < until) {
@@ -179,12 +182,12 @@ Check shake_hands(Agent& agent, const PeerAddress& peer, const InstanceInfo& dec
     for (std::size_t i = 0; i < n; ++i) {
       const Event& event = events[i];
       if (event.kind != Event::Kind::kEnded) continue;
+      if (event.cause == Cause::kUnknownTransfer) return answers();  // P's word on it: it let us in
       return failure(kHandshake, fmt::format("{}: {}", to_string(event.cause), event.text), remedy);
     }
     if (agent.metrics().peers_connected.value() > 0) {
       (void)agent.cancel(transfer);  // best effort: the agent ends with the probe
-      return ok(kHandshake,
-                fmt::format("{} answers on {}:{}", peer.engine_id, peer.host, peer.port));
+      return answers();
     }
     pollfd wait{agent.event_fd(), POLLIN, 0};
     constexpr int kLook = 20;
