@@ -10,12 +10,6 @@ find_program(BATON_CCACHE ccache)
 if(BATON_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${BATON_CCACHE}")
 endif()
-find_program(BATON_MOLD mold)
-if(BATON_MOLD AND NOT BATON_SANITIZER)
-  # Its version 1.10 makes a program that cannot be loaded ("cannot apply additional memory protection after relocation")
-  # where the code ends one byte below a page: one link in 4,096.
-  add_link_options(-fuse-ld=mold -Wl,-z,norelro)
-endif()
 
 set(BATON_SANITIZER "" CACHE STRING "address,undefined or thread")
 if(BATON_SANITIZER)
