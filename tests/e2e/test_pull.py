@@ -311,6 +311,7 @@ def test_a_pulling_d_is_refused_by_a_pushing_p_when_they_connect(mixed):
     assert answer.status == 502 and error["baton"]["cause"] == "refused", error
     assert "mode" in error["message"] and "push" in error["message"] and "pull" in error["message"], error
     stack.wait_for("P counts the refusal", lambda: prefill.metric("baton_refused_peers_total") >= 1)
+    prefill.wait_says("cause=refused_peer field=mode ours=push theirs=pull")
     both_serve(prefill, decode)
 
 
