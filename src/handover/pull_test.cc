@@ -637,6 +637,19 @@ TEST_F(PullTest, APushPeerIsRefusedOnBothSidesByName) {
   EXPECT_EQ(event.cause, Cause::kRefused);
   EXPECT_THAT(event.text, HasSubstr("mode: theirs is push, ours is pull"));
   EXPECT_EQ(p_metrics.refused_peers.value(), 1U);
+  EXPECT_TRUE(event.blocks_released);
+}
+
+TEST_F(PullTest, APushingDIsRefusedByAPThatIsPulledFrom) {
+  d_config.mode = Mode::kPush;
+  start();
+  register_range({0, 8}, {3, 4});
+  exchange();
+  const Event event = d_event();
+  EXPECT_EQ(event.cause, Cause::kRefused);
+  EXPECT_THAT(event.text, HasSubstr("mode: theirs is pull, ours is push"));
+  EXPECT_EQ(p_metrics.refused_peers.value(), 1U);
+  EXPECT_TRUE(p_port.writes.empty());
 }
 
 TEST(CheckRegistration, SourceBelongsToPullAndCoversTheRange) {

@@ -151,9 +151,18 @@ void UpstreamPool::suspect(std::size_t index, const std::string& reason) {
   on_due_();
 }
 
+// With the lock held, as the following.
+void UpstreamPool::forgive_own_pause(Time at) {
+  if (at <= look_by_) return;
+  for (Instance& instance : instances_) {
+    if (instance.last_sign == Time{}) continue;
+    instance.last_sign = std::min(at, instance.last_sign + (at - look_by_));
+  }
+}
+
 bool UpstreamPool::went_silent(const Instance& instance, Time at) const {
   return !instance.silent && instance.last_sign != Time{} &&
-         at - instance.last_sign > options_.peer_timeout;
+         at - instance.last_sign >= options_.peer_timeout;
 }
 
 void UpstreamPool::tick(Time at) {
@@ -163,6 +172,7 @@ void UpstreamPool::tick(Time at) {
       "no answer for {} s", std::chrono::duration<double>(options_.peer_timeout).count());
   {
     const std::lock_guard lock(mutex_);
+    forgive_own_pause(at);
     for (std::size_t i = 0; i < instances_.size(); ++i) {
       Instance& instance = instances_[i];
       if (went_silent(instance, at)) {
@@ -174,6 +184,7 @@ void UpstreamPool::tick(Time at) {
       instance.polling = true;
       due.push_back(i);
     }
+    look_by_ = std::min(next_work(), at + options_.poll_interval);
   }
   for (const std::size_t index : silent) on_silent_(index, reason);
   for (const std::size_t index : due) poll(index);
@@ -181,6 +192,11 @@ void UpstreamPool::tick(Time at) {
 
 Time UpstreamPool::next_tick() const {
   const std::lock_guard lock(mutex_);
+  return std::min(look_by_, next_work());
+}
+
+// With the lock held.
+Time UpstreamPool::next_work() const {
   Time next = kNever;
   for (const Instance& instance : instances_) {
     if (!instance.polling) next = std::min(next, instance.next_poll);

@@ -75,7 +75,8 @@ class UpstreamPool {
   // A leg could not even connect, or its connection broke: no new requests until a poll succeeds.
   void suspect(std::size_t index, const std::string& reason);
 
-  // Starts the polls that are due, finds who fell silent.
+  // Starts the polls that are due, finds who fell silent. A call that comes later than next_tick()
+  // said was not made because this process stood still: nobody is silent for that time.
   void tick(Time now);
   Time next_tick() const;
 
@@ -122,7 +123,9 @@ class UpstreamPool {
   void watch(std::size_t index);
   void on_watch_ended(std::size_t index, bool was_up);
   void settle(Instance& instance, bool up, std::string reason);
+  void forgive_own_pause(Time at);
   bool went_silent(const Instance& instance, Time at) const;
+  Time next_work() const;
   std::string unfit(const Instance& instance) const;
   std::string missing(Stage stage) const;
   std::string mixture() const;
@@ -137,6 +140,7 @@ class UpstreamPool {
   mutable std::mutex mutex_;
   std::vector<Instance> instances_;
   std::uint64_t picks_ = 0;
+  Time look_by_ = kNever;     // when the next tick is due at the latest
   std::string told_mixture_;  // in the log
 };
 

@@ -221,6 +221,8 @@ def kill_an_instance(servers, hold, phase, side, stream):
     restart(servers)
     answer = stack.complete(servers.port)
     assert answer.status == 200, f"the next request: {answer.status} {answer.body!r}\n{servers.logs()}"
+    right = stack.complete(servers.prefill[0].port).json["choices"][0]["text"]
+    assert answer.json["choices"][0]["text"] == right, "the next answer is not that of one process"
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])

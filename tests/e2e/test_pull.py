@@ -156,6 +156,115 @@ def test_a_d_that_misses_only_its_lease_is_told_so(slow_model, hold):  # noqa: F
         decode.wait_at_rest()
 
 
+@pytest.mark.parametrize("phase", [writing, decoding], ids=lambda f: f.__name__)
+def test_a_stopped_router_delays_answers_and_changes_none(servers, hold, phase):  # noqa: F811
+    """What P and D have between them goes on without it; its own sleep is nobody else's silence."""
+    right = stack.complete(servers.prefill[0].port, PROMPT, max_tokens=100, return_token_ids=True).json["choices"][0]["token_ids"]
+    with phase(servers, hold, True, 100) as client:
+        stop(servers.router)
+        hold.unlink(missing_ok=True)
+        for instance in servers.instances:
+            instance.wait_at_rest()
+        servers.router.kill(signal.SIGCONT)
+        client.finish()
+        assert client.complete and client.tokens == right, f"{client.error} {client.broken!r}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# P's blocks wait at the router: D has as many requests as it has slots. Which loop reads makes no difference to that.
+
+PATIENT_LEASE = 8  # seconds; the router waits for a slot half as long
+
+
+@pytest.fixture(scope="module")
+def crowded_stacks(slow_model):  # noqa: F811
+    with stack.Stack(slow_model, mode="pull", extra=[*FLAGS, "--lease", PATIENT_LEASE, "--max-model-len", 4096],
+                     router_extra=["--decode-slots", 1]) as running:
+        yield running
+
+
+@pytest.fixture
+def crowded(crowded_stacks):
+    crowded_stacks.standing_checks()
+    yield crowded_stacks
+    crowded_stacks.router.kill(signal.SIGCONT)
+    restart(crowded_stacks)
+    crowded_stacks.standing_checks()
+
+
+@contextlib.contextmanager
+def placing(servers):
+    """P holds the blocks of the second request, which waits at the router: D has the first, and one slot."""
+    runs = stack.Client(servers.port, {"prompt": PROMPT, "max_tokens": LONG})
+    stack.wait_for("D decodes", lambda: len(runs.tokens) > 3)
+    servers.prefill[0].wait_at_rest()
+    waits = stack.Client(servers.port, {"prompt": [9] * 100, "max_tokens": 8}, False)
+    try:
+        stack.wait_for("P holds finished blocks", lambda: servers.prefill[0].metric("baton_leases_held") == 1)
+        assert servers.decode[0].about()["requests"] == {"running": 1, "waiting": 0}, "D has the second request"
+        yield runs, waits
+    finally:
+        runs.leave()
+        waits.leave()
+
+
+def nobody_was_chosen(client, cause):
+    error = client.error
+    assert error and error["baton"]["cause"] == cause, f"{error} {client.broken!r}"
+    assert "prefill-0" in error["message"] and "no decode instance chosen yet" in error["message"], error
+
+
+def test_kill_of_p_whose_blocks_wait_at_the_router(crowded):
+    with placing(crowded) as (runs, waits):
+        crowded.prefill[0].kill()
+        nobody_was_chosen(waits.finish(), "instance_died")
+        runs.finish()
+        assert runs.complete and len(runs.tokens) == LONG, f"{runs.error} {runs.broken!r}"
+    crowded.prefill[0].wait()
+
+
+def test_kill_of_the_only_d_while_blocks_wait_at_the_router(crowded):
+    with placing(crowded) as (runs, waits):
+        crowded.decode[0].kill()
+        nobody_was_chosen(waits.finish(), "no_decode_instance")
+        assert runs.finish().error["baton"]["cause"] == "instance_died", runs.error
+        crowded.prefill[0].wait_at_rest(SURVIVOR * FACTOR)
+    crowded.decode[0].wait()
+
+
+def test_kill_of_the_router_at_which_blocks_wait(crowded):
+    with placing(crowded) as (runs, waits):
+        crowded.router.kill()
+        assert waits.finish().broken and runs.finish().broken
+        for instance in crowded.instances:
+            instance.wait_at_rest(SURVIVOR * FACTOR)
+    crowded.router.wait()
+
+
+def test_the_client_whose_blocks_wait_at_the_router_leaves(crowded):
+    with placing(crowded) as (runs, waits):
+        waits.leave()
+        crowded.prefill[0].wait_at_rest(SURVIVOR * FACTOR)
+        runs.finish()
+        assert runs.complete, f"{runs.error} {runs.broken!r}"
+
+
+def test_blocks_that_wait_at_a_stopped_router_come_back_by_the_lease(crowded):
+    """Nothing tells P of it: no connection ends. Awake again, the router blames nobody for the time that it slept."""
+    prefill = crowded.prefill[0]
+    right = stack.complete(prefill.port, PROMPT, max_tokens=LONG, return_token_ids=True).json["choices"][0]["token_ids"]
+    with placing(crowded) as (runs, waits):
+        stop(crowded.router)
+        prefill.wait_at_rest((PATIENT_LEASE + SURVIVOR) * FACTOR)
+        assert prefill.metric("baton_leases_expired_total") == 1
+        crowded.router.kill(signal.SIGCONT)
+        runs.finish()
+        assert runs.complete and runs.tokens == right, f"{runs.error} {runs.broken!r}"
+        waits.finish()  # P's last word, or D's, which may be asked before the router has read P's
+        assert waits.error["baton"]["cause"] and "prefill-0" in waits.error["message"], waits.error
+        assert "no answer for" not in crowded.router.output, crowded.router.output
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Unlike modes.
 
@@ -212,6 +321,7 @@ def test_a_pulling_d_is_refused_by_a_pushing_p_when_they_connect(mixed):
     assert answer.status == 502 and error["baton"]["cause"] == "refused", error
     assert "mode" in error["message"] and "push" in error["message"] and "pull" in error["message"], error
     stack.wait_for("P counts the refusal", lambda: prefill.metric("baton_refused_peers_total") >= 1)
+    prefill.wait_says("cause=refused_peer field=mode ours=push theirs=pull")
     both_serve(prefill, decode)
 
 
