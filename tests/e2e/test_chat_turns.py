@@ -171,6 +171,7 @@ def second_turn(servers, messages, first, d, kept):
 FIRST = [SYSTEM, {"role": "user", "content": QUESTIONS[0]}]
 
 
+@pytest.mark.long
 def test_a_keeper_that_may_not_be_connected_to(small_model):
     """Another host that --kv-allowed-peers does not name: the prompt is computed, though nothing else wakes the engine."""
     with start(small_model, LEASE) as servers:
