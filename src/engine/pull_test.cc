@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "engine/testing/rig.h"
 
@@ -159,6 +161,7 @@ TEST_F(PullTest, TheEngineLoopStandsStillUntilTheReadsArePosted) {
   submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, told), d);
   ASSERT_TRUE(waited(kPulled));
   submit(*decode_, local, other);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a loop that goes on has gone on
   EXPECT_TRUE(hub_.get(kPulled).waiting);
   EXPECT_EQ(decode_->metrics().steps.value(), 0U);
   hub_.post(kPulled);
