@@ -192,6 +192,42 @@ TEST_F(BidirectionalTest, AsMuchIsReadAsIsTheSame) {
   }
 }
 
+// The same question again, or an earlier turn. Of the last token the logits are wanted.
+TEST_F(BidirectionalTest, OfAShorterPromptAllButTheLastTokenIsRead) {
+  for (const std::uint32_t size : {10U, 28U, 29U}) {
+    SCOPED_TRACE(size);
+    start();
+    const Request request = first_request();
+    const Output::Kept kept = first_turn(request);
+    Request second = next(request, 0);
+    second.prompt.resize(size);
+    Answer p, d;
+    submit(*prefill_, reading(second, kept), p);
+    hand_over(second, p, d);
+    EXPECT_EQ(seen(d), answer_alone(second));
+    EXPECT_EQ(p.last.computed_prompt_tokens, size - (size - 1) / 4 * 4);
+    expect_whole();
+    decode_.reset();
+    prefill_.reset();
+  }
+}
+
+// An address that the agent may not connect to, say: no event follows that would wake the engine.
+TEST_F(BidirectionalTest, AReadThatTheAgentRefusesIsComputedAtOnce) {
+  start();
+  const Request request = first_request();
+  const Output::Kept kept = first_turn(request);
+  const Request second = next(request, 9);
+  hub_.refuse(FakeHub::Call::kRegister, 1, Errc::kInvalidArgument);
+  Answer p, d;
+  submit(*prefill_, reading(second, kept), p);
+  hand_over(second, p, d);
+  EXPECT_EQ(seen(d), answer_alone(second));
+  EXPECT_EQ(p.last.computed_prompt_tokens, second.prompt.size());
+  EXPECT_EQ(prefill_->metrics().prefix_reads_failed.value(), 1U);
+  expect_whole();
+}
+
 TEST_F(BidirectionalTest, AFailedReadIsComputedWhateverThePolicy) {
   start();
   Request request = first_request();

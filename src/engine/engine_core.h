@@ -124,7 +124,7 @@ class EngineCore final : public Engine, public HandoverDesk::Listener {
   // whether the last look at events followed a step.
   std::vector<Sequence*> finished_now_, finished_before_;
   bool computed_ = false;
-  bool retry_admission_ = false;     // D: the same
+  bool retry_admission_ = false;     // a registration was not accepted, or nothing is to be read
   bool head_expires_ = false;        // D: the queue's head ends at a deadline
   std::int64_t starving_since_ = 0;  // D: see give_way(); 0: not starving
   std::int64_t patience_ns_ = 0;

@@ -76,6 +76,9 @@ void EngineCore::start_remote(Sequence& sequence) {
     cache_.poison(blocks.subspan(sequence.cached / options_.block_size));
   }
   const auto answer = desk_->register_blocks(sequence);
+  const bool accepted = answer && *answer == HandoverDesk::Answer::kAccepted;
+  // Its blocks come back behind this step's admissions, and no event tells of it.
+  if (!accepted) retry_admission_ = true;
   if (!answer && sequence.is_prefill_only()) {
     return compute_prefix(sequence, to_string(answer.error().code), answer.error().message);
   }
@@ -86,11 +89,10 @@ void EngineCore::start_remote(Sequence& sequence) {
                                         answer.error().message)});
     return;
   }
-  if (*answer == HandoverDesk::Answer::kLater) {
+  if (!accepted) {
     pool_.free(sequence.blocks);
     sequence.blocks.clear();
     scheduler_.enqueue(sequence);
-    retry_admission_ = true;
     return;
   }
   note_start(sequence);

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "engine/testing/rig.h"
 
@@ -159,11 +161,14 @@ TEST_F(PullTest, TheEngineLoopStandsStillUntilTheReadsArePosted) {
   submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, told), d);
   ASSERT_TRUE(waited(kPulled));
   submit(*decode_, local, other);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a loop that goes on has gone on
+  EXPECT_TRUE(hub_.get(kPulled).waiting);
   EXPECT_EQ(decode_->metrics().steps.value(), 0U);
   hub_.post(kPulled);
   other.wait();  // posted, and not read yet
   EXPECT_EQ(d.finishes, 0);
   EXPECT_GT(decode_->metrics().pull_posting_seconds.sum(), 0.0);
+  EXPECT_EQ(decode_->metrics().pull_posting_timeouts.value(), 0U);
   hub_.complete(kPulled);
   d.wait();
   EXPECT_EQ(seen(d), answer_alone(request));
@@ -182,9 +187,34 @@ TEST_F(PullTest, TheEngineLoopGoesOnWhereNothingIsPosted) {
   submit(*decode_, make_request("local", make_prompt(2, 9), 6), other);
   other.wait();
   EXPECT_FALSE(hub_.get(kPulled).posted);
+  EXPECT_EQ(decode_->metrics().pull_posting_timeouts.value(), 1U);
   hub_.fail(kPulled, Cause::kPeerSilent, true);
   d.wait();
   EXPECT_EQ(d.last.finish, FinishReason::kError);
+  p.wait();
+  expect_whole();
+}
+
+// No event follows it that would wake the engine: whoever waits for its blocks has them at once.
+TEST_F(PullTest, ARefusedRegistrationLeavesItsBlocksToTheNext) {
+  EngineOptions options = pulling(small_options());
+  options.num_blocks = 6;
+  start(options);
+  StepGate gate;
+  gate.hold(*decode_model_);
+  Answer warm, p, d, other;
+  submit(*decode_, make_request("warm", make_prompt(3, 3), 1), warm);
+  const Request request = make_request("r", make_prompt(1, 14), 6);  // 4 blocks
+  const Request next = make_request("next", make_prompt(2, 9), 6);   // 3 blocks
+  submit(*prefill_, prefill_leg(request, kPulled, FirstToken::kPrefill), p);
+  submit(*decode_, decode_leg(request, kPulled, FirstToken::kPrefill, announcement(p)), d);
+  submit(*decode_, next, other);
+  hub_.refuse(FakeHub::Call::kRegister, 1, Errc::kInvalidArgument);
+  gate.open();
+  d.wait();
+  EXPECT_EQ(d.last.error.code, Errc::kInvalidArgument);
+  other.wait();
+  EXPECT_EQ(seen(other), answer_alone(next));
   p.wait();
   expect_whole();
 }

@@ -1,5 +1,6 @@
 #include "serving/kept_conversations.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
@@ -67,9 +68,10 @@ std::optional<KeptConversation> KeptConversations::take(const std::vector<Conver
   return {};
 }
 
-std::size_t KeptConversations::size() const {
+std::size_t KeptConversations::size(Time now) const {
   const std::lock_guard lock(mutex_);
-  return entries_.size();
+  return static_cast<std::size_t>(std::count_if(entries_.begin(), entries_.end(),
+                                                [now](const Entry& e) { return now < e.expires; }));
 }
 
 void KeptConversations::erase(Entries::iterator entry) {

@@ -47,7 +47,7 @@ class KeptConversations {
   void put(ConversationKey key, KeptConversation kept, Time expires);
   // The one with the most messages, and it is gone: kept blocks are read once.
   std::optional<KeptConversation> take(const std::vector<ConversationKey>& keys, Time now);
-  std::size_t size() const;
+  std::size_t size(Time now) const;  // of those that have not expired
 
  private:
   struct Entry {

@@ -36,7 +36,7 @@ TEST(KeptConversations, TheNextTurnFindsTheTurnBeforeOnce) {
   EXPECT_EQ(table.take(keys, at(1))->params, "second");
   EXPECT_EQ(table.take(keys, at(1))->params, "first");
   EXPECT_FALSE(table.take(keys, at(1)).has_value());
-  EXPECT_EQ(table.size(), 0U);
+  EXPECT_EQ(table.size(at(1)), 0U);
 }
 
 TEST(KeptConversations, AnEditedAnswerOrTheSameQuestionAgainStillHasTheBeginning) {
@@ -60,7 +60,7 @@ TEST(KeptConversations, AnotherConversationFindsNothing) {
   for (const auto& [model, messages] : others) {
     EXPECT_FALSE(table.take(table.keys_of(model, "", messages), at(1)).has_value());
   }
-  EXPECT_EQ(table.size(), 1U);
+  EXPECT_EQ(table.size(at(1)), 1U);
 }
 
 TEST(KeptConversations, TheSameMessagesWithAnotherSaltAreAnothersConversation) {
@@ -80,17 +80,19 @@ TEST(KeptConversations, EachTableHasKeysOfItsOwn) {
   EXPECT_NE(key_of(one, kFirst), key_of(other, kFirst));
 }
 
-TEST(KeptConversations, WhatHasExpiredIsNotGiven) {
+TEST(KeptConversations, WhatHasExpiredIsNeitherCountedNorGiven) {
   KeptConversations table(8);
   table.put(key_of(table, kFirst), kept("first"), at(10));
+  EXPECT_EQ(table.size(at(9)), 1U);
+  EXPECT_EQ(table.size(at(10)), 0U);
   EXPECT_FALSE(table.take(table.keys_of("m", "", kFirst), at(10)).has_value());
-  EXPECT_EQ(table.size(), 0U);
+  EXPECT_EQ(table.size(at(1)), 0U);
 }
 
 TEST(KeptConversations, TheLeastRecentlyAnsweredGoesFirst) {
   KeptConversations table(2);
   for (const ConversationKey key : {1, 2, 1, 3}) table.put(key, kept("x"), at(10));
-  EXPECT_EQ(table.size(), 2U);
+  EXPECT_EQ(table.size(at(1)), 2U);
   EXPECT_FALSE(table.take({2}, at(1)).has_value());
   EXPECT_TRUE(table.take({1}, at(1)).has_value());
   EXPECT_TRUE(table.take({3}, at(1)).has_value());
@@ -99,11 +101,11 @@ TEST(KeptConversations, TheLeastRecentlyAnsweredGoesFirst) {
 TEST(KeptConversations, ItsBytesAreBounded) {
   KeptConversations table(1000);
   table.put(1, kept(std::string(KeptConversations::kParamsMax + 1, 'x')), at(10));
-  EXPECT_EQ(table.size(), 0U);
+  EXPECT_EQ(table.size(at(1)), 0U);
   const std::string longest(KeptConversations::kParamsMax, 'x');
   constexpr std::size_t kFit = KeptConversations::kBytesMax / KeptConversations::kParamsMax;
   for (ConversationKey key = 0; key < kFit + 3; ++key) table.put(key, kept(longest), at(10));
-  EXPECT_EQ(table.size(), kFit);
+  EXPECT_EQ(table.size(at(1)), kFit);
   EXPECT_FALSE(table.take({2}, at(1)).has_value());
   EXPECT_TRUE(table.take({3}, at(1)).has_value());
 }
@@ -111,7 +113,7 @@ TEST(KeptConversations, ItsBytesAreBounded) {
 TEST(KeptConversations, OfNoneNothingIsRemembered) {
   KeptConversations table(0);
   table.put(1, kept("x"), at(10));
-  EXPECT_EQ(table.size(), 0U);
+  EXPECT_EQ(table.size(at(1)), 0U);
 }
 
 }  // namespace

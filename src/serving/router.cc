@@ -179,7 +179,7 @@ class RouterImpl : public Router {
     if (path == "/metrics") {
       return writer->respond(
           200, std::string(kMetricsContentType),
-          router_metrics_text(metrics_, pool_.snapshot(), conversations_.size()));
+          router_metrics_text(metrics_, pool_.snapshot(), conversations_.size(now())));
     }
     writer->respond(200, kJson,
                     models_body(pool_.models(), created_, 0, vocab_size(), pool_.emulated()));

@@ -71,8 +71,7 @@ def blocks(tokens):
     return -(-tokens // BLOCK)
 
 
-@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.long)], ids=["stream", "plain"])
-def test_a_turn_computes_only_what_is_new(servers, stream):
+def take_turns(servers, stream):
     messages, kept, a_block, last_keeper = [SYSTEM], 0, None, None
     idle = {d: d.metric("baton_kept_blocks") for d in servers.decode}  # of chats that ended before
     for question in QUESTIONS:
@@ -96,6 +95,19 @@ def test_a_turn_computes_only_what_is_new(servers, stream):
         messages = [*messages, {"role": "assistant", "content": text}]
     for instance in [*servers.prefill, *servers.decode]:  # they and the router know the same keys
         assert instance.metric("baton_unknown_kv_transfer_params_total") == 0
+
+
+@pytest.mark.parametrize("stream", [True, pytest.param(False, marks=pytest.mark.long)], ids=["stream", "plain"])
+def test_a_turn_computes_only_what_is_new(servers, stream):
+    take_turns(servers, stream)
+
+
+@pytest.mark.long
+def test_between_hosts_a_turn_computes_only_what_is_new(real_model):
+    """Each of the instances reads from each other: the fabric of different hosts does it, too."""
+    with start(real_model, LEASE, "--fabric", "libfabric") as servers:
+        assert {instance.about()["fabric"] for instance in servers.instances} == {"libfabric"}
+        take_turns(servers, True)
 
 
 @pytest.mark.long
@@ -157,6 +169,16 @@ def second_turn(servers, messages, first, d, kept):
 
 
 FIRST = [SYSTEM, {"role": "user", "content": QUESTIONS[0]}]
+
+
+@pytest.mark.long
+def test_a_keeper_that_may_not_be_connected_to(small_model):
+    """Another host that --kv-allowed-peers does not name: the prompt is computed, though nothing else wakes the engine."""
+    with start(small_model, LEASE) as servers:
+        p, (d, other) = servers.prefill[0], servers.decode
+        first = by_hand(p, d, FIRST)
+        turn, prompt = second_turn(servers, FIRST, first, other, {**first["kv_transfer_params"], "remote_host": "192.0.2.1"})
+        assert (turn.computed, turn.prefix, turn.failed) == (prompt, 0, 1)
 
 
 def test_a_lease_that_lapsed_between_the_turns(small_model):

@@ -23,19 +23,19 @@ void FakeHub::set_automatic(bool on) {
   automatic_ = on;
 }
 
-void FakeHub::refuse(Call call, int times) {
+void FakeHub::refuse(Call call, int times, Errc code) {
   const std::lock_guard lock(mutex_);
-  refusals_[call] = times;
+  refusals_[call] = {times, code};
 }
 
 Status FakeHub::submit(Call call, FakeAgent& agent, TransferId id,
                        const std::function<void(Transfer&)>& change) {
   const std::lock_guard lock(mutex_);
-  if (refusals_[call] > 0) {
-    --refusals_[call];
+  if (refusals_[call].left > 0) {
+    --refusals_[call].left;
     // Whoever was refused here asked in order, and may go on to register.
     if (call == Call::kClaim) transfers_[id].claimed = true;
-    return baton::fail(Errc::kResourceExhausted, "the queue of the fake agent is full");
+    return baton::fail(refusals_[call].code, "the fake agent was told to refuse it");
   }
   Transfer& transfer = transfers_[id];
   if (call == Call::kClaim || call == Call::kRegister) transfer.decode = &agent;
@@ -181,7 +181,10 @@ Status FakeHub::wait_posted(TransferId id, std::chrono::milliseconds at_most) {
   transfer.waited = true;
   changed_.notify_all();
   if (transfer.ended) return baton::fail(Errc::kNotFound, "it has ended");
-  if (changed_.wait_for(lock, at_most, [&transfer] { return transfer.posted; })) return {};
+  transfer.waiting = true;
+  changed_.wait_for(lock, at_most, [&transfer] { return transfer.posted; });
+  transfer.waiting = false;
+  if (transfer.posted) return {};
   return baton::fail(Errc::kDeadlineExceeded, "not posted yet");
 }
 

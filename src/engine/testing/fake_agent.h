@@ -31,7 +31,8 @@ class FakeHub {
     std::vector<ReadyPiece> pieces;
     std::optional<Event> held;  // P's end
     bool ended = false, prefill_told = false, decode_told = false;
-    bool posted = false, waited = false;  // pull: every read; wait_posted() was called
+    bool posted = false;                   // pull: every read
+    bool waited = false, waiting = false;  // wait_posted() was called; is under way
   };
 
   // Engines with this factory meet at this hub; it must outlive them.
@@ -39,9 +40,9 @@ class FakeHub {
 
   // False: a transfer with both sides ready stays until complete() or fail().
   void set_automatic(bool on);
-  // Every submission of the named kind is refused as a full queue that many times.
+  // Every submission of the named kind is refused that many times, as by a full queue.
   enum class Call : std::uint8_t { kClaim, kExpect, kRegister, kReady, kCancel };
-  void refuse(Call call, int times);
+  void refuse(Call call, int times, Errc code = Errc::kResourceExhausted);
 
   // Pull. What is not automatic is not posted before this; an end posts it, too.
   void post(TransferId transfer);
@@ -80,7 +81,11 @@ class FakeHub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<TransferId, Transfer> transfers_;
-  std::map<Call, int> refusals_;
+  struct Refusals {
+    int left = 0;
+    Errc code = Errc::kResourceExhausted;
+  };
+  std::map<Call, Refusals> refusals_;
   bool automatic_ = true;
   bool keeps_first_token_ = false;
   std::uint64_t bytes_moved_ = 0;
