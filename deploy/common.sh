@@ -47,6 +47,8 @@ need_address() { # NAME WHAT
   need_set "$1" "$2"
   need_plain "$1"
   [[ ! ${!1} =~ ^[^:]*:[^:]*$ ]] || wrong_use "$1 is an address without a port, and is '${!1}'"
+  [ "$1" = PROXY_IP ] || [[ ! ${!1} =~ ^(0\.0\.0\.0|::|\[::\])$ ]] ||
+    wrong_use "$1 is where others reach this host, and '${!1}' is any address of it"
 }
 
 # In decimal from then on, whatever zeros it began with.

@@ -408,7 +408,9 @@ std::string elsewhere(const std::string& typed) {
 std::string fault(const CLI::App& command, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> left = command.remaining();
-    std::string meant = left.empty() ? "" : elsewhere(left.front());
+    const bool is_serve =
+        command.get_name() == "serve";  // `up` and `route` lack what is named there
+    std::string meant = is_serve && !left.empty() ? elsewhere(left.front()) : "";
     if (meant.empty() && !left.empty()) meant = meant_flag(command, left.front());
     return "unknown: " + CLI::detail::join(left, " ") + meant;
   }

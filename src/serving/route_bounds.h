@@ -3,7 +3,7 @@
 // page and this table alike, and every row names the test that tries it.
 //
 // The router looks at its clock every kRouteTick while requests run: each bound is met with the
-// tick after it.
+// tick after it. Silence is of time in which the router itself ran (UpstreamPool::tick).
 #pragma once
 
 #include <array>

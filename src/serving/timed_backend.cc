@@ -95,6 +95,16 @@ std::string Emulation::json() const {
                       {"link_bytes_per_second", link_bytes_per_second}});
 }
 
+namespace {
+
+// P writes in push, D reads in pull: the other one has no descriptor to pay for.
+bool pays_posting(const AgentOptions& agent) {
+  const Role idle = agent.mode == Mode::kPush ? Role::kConsumer : Role::kProducer;
+  return agent.post_cost.count() > 0 && agent.role != idle;
+}
+
+}  // namespace
+
 Emulation TimedBackend::emulation(const engine::EngineOptions& engine) const {
   return {.profile = profile.name,
           .model = profile.model,
@@ -105,7 +115,7 @@ Emulation TimedBackend::emulation(const engine::EngineOptions& engine) const {
           .kv_region_token_bytes = engine::timed::token_bytes(profile) / options.kv_bytes_scale,
           .link_bytes_per_second = link_bytes_per_second,
           .posting_cost_us = posting_cost_us,
-          .pays_posting = engine.agent && engine.agent->post_cost.count() > 0,
+          .pays_posting = engine.agent && serving::pays_posting(*engine.agent),
           .profile_hash = engine::timed::hash_of(profile),
           .metrics = metrics};
 }

@@ -146,6 +146,11 @@ TEST_F(TimedBackendTest, SaysWhatIsEmulated) {
   published.transfer_style = "published";
   engine = engine_options(published).value();
   EXPECT_THAT(backend->emulation(engine).text(), HasSubstr("posting cost 2.4 us, link"));
+  engine.agent->role = Role::kConsumer;
+  EXPECT_THAT(backend->emulation(engine).text(), HasSubstr("2.4 us (not paid here)")) << "P writes";
+  engine.agent->mode = Mode::kPull;
+  EXPECT_THAT(backend->emulation(engine).text(), HasSubstr("posting cost 2.4 us, link"))
+      << "D reads";
   const Json json = parse_json(emulation.json()).value();
   EXPECT_EQ(json["kv_bytes_scale"], 48);
   EXPECT_EQ(json["link_bytes_per_second"], 887'500'000);

@@ -42,6 +42,17 @@ TEST_F(SilenceTest, IsTimeThatTheRouterLookedAndHeardNothing) {
   EXPECT_FALSE(pool_->snapshot()[0].up);
 }
 
+// With every tick late, as on cores that are busy, it is found with the first one behind it.
+TEST_F(SilenceTest, IsFoundByTicksThatAreAllLate) {
+  instance_.answer_polls(false);
+  const Duration late = kSilence / 10;
+  const Time until = now() + kSilence + 2 * late;
+  for (Time at = pool_->next_tick() + late; at < until; at = pool_->next_tick() + late) {
+    pool_->tick(at);
+  }
+  EXPECT_EQ(silent_, 1);
+}
+
 // Stopped itself, or its whole machine was: the instances may have been well all the time.
 TEST_F(SilenceTest, IsNotTheTimeThatTheRouterStoodStill) {
   instance_.answer_polls(false);

@@ -92,7 +92,8 @@ Result<Json> parse_json(std::string_view text) {
     Json file = Json::parse(text, look);
     if (twice.empty()) return file;
   } catch (const Json::exception& error) {
-    return invalid(fmt::format("the profile is not JSON: {}", printable(error.what())));
+    return invalid(
+        fmt::format("the profile is not JSON: {}", printable(error.what(), kTextBytesMax)));
   }
   return invalid(fmt::format("{} is there twice", twice));
 }
