@@ -134,9 +134,9 @@ sweep-real: configure ## a real model (SmolLM2), one core an instance (8 minutes
 
 sweep-page: ## what docs/performance.md has of these results: its tables, and its two figures, in build/sweep/page
 	@mkdir -p $(SWEPT)/page
-	@tools/sweep_table $(SWEPT) --page > $(SWEPT)/page/tables.md
 	@$(BATON) plot --results-dir $(SWEPT)/grid --metric ttft,tpot --modes local,$(MERGED) --out $(SWEPT)/page
 	@for metric in ttft tpot; do mv $(SWEPT)/page/$${metric}_mean.svg $(SWEPT)/page/sweep-$$metric.svg || exit 1; done
+	@tools/sweep_table $(SWEPT) --page > $(SWEPT)/page/tables.md
 	@echo "$(SWEPT)/page/tables.md, sweep-ttft.svg, sweep-tpot.svg"
 
 # What CI has no time for on two cores.

@@ -65,11 +65,21 @@ Counters since(const Counters& before, const Counters& after) {
 
 Counters gained(const std::map<std::string, Counters>& before,
                 const std::map<std::string, Counters>& after) {
+  const auto page_of = [](const std::map<std::string, Counters>& pages, const std::string& url) {
+    const auto found = pages.find(url);
+    return found == pages.end() ? Counters{} : found->second;
+  };
+  std::map<std::string, Counters> all = after;
+  all.insert(before.begin(), before.end());
   Counters out;
-  for (const auto& [url, page] : after) {
-    const auto first = before.find(url);
-    out = together(out, since(first == before.end() ? Counters{} : first->second, page));
+  bool all_told = true;
+  for (const auto& [url, page] : all) {
+    const Counters one = since(page_of(before, url), page_of(after, url));
+    all_told = all_told && one.step_time.has_value();
+    out = together(out, one);
   }
+  // What one of them did not tell is not made up for by the others.
+  if (!all_told) out.step_time.reset();
   return out;
 }
 

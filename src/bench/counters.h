@@ -26,7 +26,8 @@ Counters since(const Counters& before, const Counters& after);
 // Of two instances together.
 Counters together(const Counters& a, const Counters& b);
 
-// since(), of all instances together; by their URLs.
+// since(), of all instances together; by their URLs. `step_time` is known only where each of them
+// told its own: without it nobody can say whether waits ended in time.
 Counters gained(const std::map<std::string, Counters>& before,
                 const std::map<std::string, Counters>& after);
 

@@ -53,6 +53,13 @@ TEST(Counters, of_an_instance_that_came_later_are_not_the_runs) {
   EXPECT_EQ(gained({}, {}).profile, "");
 }
 
+TEST(Counters, of_all_do_not_hide_the_one_that_did_not_tell) {
+  const Counters c = parse_counters(kPage);
+  EXPECT_TRUE(gained({{"p", c}, {"d", c}}, {{"p", c}, {"d", c}}).step_time.has_value());
+  EXPECT_FALSE(gained({{"p", c}, {"d", c}}, {{"d", c}}).step_time.has_value()) << "P fell silent";
+  EXPECT_FALSE(gained({{"d", c}}, {{"p", c}, {"d", c}}).step_time.has_value()) << "P came later";
+}
+
 TEST(Counters, say_when_this_machine_was_the_limit) {
   Counters c;
   c.step_time = 10;

@@ -28,7 +28,6 @@ class Load {
       RequestResult& result = run_.results[i];
       result.due = plan[i].at;
       result.input_len = plan[i].input_len;
-      result.asked_len = plan[i].output_len;
       result.request_id = fmt::format("{}{}", options.request_id_prefix, i);
     }
   }
@@ -53,8 +52,10 @@ class Load {
   // False: nothing to make, or enough made.
   bool make_body() {
     if (made_ == plan_.size() || ahead_bytes_ >= kAheadBytes) return false;
-    bodies_.push_back(request_body(plan_[made_], options_, target_.model, target_.vocab_size));
-    ahead_bytes_ += bodies_.back().size();
+    RequestBody body = request_body(plan_[made_], options_, target_.model, target_.vocab_size);
+    ahead_bytes_ += body.text.size();
+    bodies_.push_back(std::move(body.text));
+    run_.results[made_].asked_len = body.asked_len;
     ++made_;
     return true;
   }

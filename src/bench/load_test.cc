@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 
 #include "bench/bench_run.h"
 #include "bench/progress.h"
+#include "bench/serve_command.h"
 #include "bench/testing/fake_server.h"
 
 namespace baton::bench {
@@ -138,6 +140,30 @@ TEST(Load, says_what_was_in_the_way_of_a_server_that_is_not_ready) {
   ASSERT_FALSE(run.has_value());
   EXPECT_EQ(run.error().code, Errc::kUnavailable);
   EXPECT_THAT(run.error().message, HasSubstr("127.0.0.1:1"));
+}
+
+TEST(Load, knows_the_length_that_each_answer_was_asked_for) {
+  FakeServer server([](std::size_t, const http::Request&, const FakeServer::Writer& writer) {
+    answer_tokens(writer, 2);
+  });
+  BenchOptions o = options_for(server, 3);
+  EXPECT_EQ(run_bench(o).value().load.results[2].asked_len, 4U);
+  o.extra_body = R"({"max_tokens": 2})";
+  EXPECT_EQ(run_bench(o).value().load.results[2].asked_len, 2U);
+}
+
+TEST(ServeCommand, makes_no_folder_where_nothing_is_saved_or_a_value_is_wrong) {
+  BenchOptions o;
+  o.base_url = "http://127.0.0.1:1";
+  o.ready_check_timeout_sec = 0;
+  o.result_dir = ::testing::TempDir() + "no-results";
+  std::filesystem::remove_all(o.result_dir);
+  EXPECT_EQ(run_bench_serve(o), serving::Exit::kOther);
+  EXPECT_FALSE(std::filesystem::exists(o.result_dir));
+  o.save_result = true;
+  o.num_prompts = 0;
+  EXPECT_EQ(run_bench_serve(o), serving::Exit::kUsage);
+  EXPECT_FALSE(std::filesystem::exists(o.result_dir));
 }
 
 TEST(Progress, says_how_far_it_is_and_what_is_left) {

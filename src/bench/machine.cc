@@ -79,7 +79,8 @@ std::optional<CpuTicks> parse_proc_stat(std::string_view text, const std::set<in
     out->busy += ticks->busy;
     out->total += ticks->total;
   }
-  return out;
+  // A container's page may number the cores anew.
+  return out || cores.empty() ? out : parse_proc_stat(text);
 }
 
 std::optional<CpuTicks> cpu_ticks() {

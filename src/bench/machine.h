@@ -14,14 +14,15 @@ namespace baton::bench {
 struct CpuTicks {
   std::uint64_t busy = 0, total = 0;
 };
-// Of these cores; of all where none is named.
+// Of these cores; of all where none is named, or the text lists none of them.
 std::optional<CpuTicks> parse_proc_stat(std::string_view text, const std::set<int>& cores = {});
 // Of those that this process, and so its children, may use.
 std::optional<CpuTicks> cpu_ticks();
 // 0 to 1; absent where nothing passed in between.
 std::optional<double> busy_share(const CpuTicks& before, const CpuTicks& after);
 
-// Seconds for which a control group's CPU quota has stopped its tasks, of its cpu.stat (both
+// CPU seconds for which a control group's quota has stopped its tasks (several of them at once
+// count each), of its cpu.stat (both
 // versions of control groups); absent where it says nothing. Pure.
 std::optional<double> parse_throttled(std::string_view cpu_stat);
 // Of this process's group and all above it, as far as they are to be seen under `root`, by

@@ -23,13 +23,18 @@ void take_good(const RequestResult& r, const Slo& slo, Metrics& out, Lists& list
   if (is_good(slo, r.ttft_ms(), r.tpot_ms(), r.e2el_ms())) ++out.good;
 }
 
-}  // namespace
-
-double most_tokens_a_second(std::span<const RequestResult> results) {
+std::optional<Duration> first_sent(std::span<const RequestResult> results) {
   std::optional<Duration> start;
   for (const RequestResult& r : results) {
     if (r.ok) start = std::min(start.value_or(r.sent), r.sent);
   }
+  return start;
+}
+
+}  // namespace
+
+double most_tokens_a_second(std::span<const RequestResult> results) {
+  const std::optional<Duration> start = first_sent(results);
   std::map<std::int64_t, std::size_t> by_second;
   for (const RequestResult& r : results) {
     if (!r.ok || !r.first) continue;
@@ -43,11 +48,14 @@ double most_tokens_a_second(std::span<const RequestResult> results) {
 }
 
 std::size_t most_answered_at_once(std::span<const RequestResult> results) {
-  std::vector<std::pair<Duration, int>> changes;  // an end comes before a start of that moment
+  using std::chrono::floor, std::chrono::seconds;
+  const std::optional<Duration> start = first_sent(results);
+  // Sorted, a second that one has left comes before the same second that another enters.
+  std::vector<std::pair<seconds, int>> changes;
   for (const RequestResult& r : results) {
     if (!r.ok) continue;
-    changes.emplace_back(r.sent, 1);
-    changes.emplace_back(r.last.value_or(r.sent), -1);
+    changes.emplace_back(floor<seconds>(r.sent - *start), 1);
+    changes.emplace_back(floor<seconds>(r.last.value_or(r.sent) - *start) + seconds(1), -1);
   }
   std::sort(changes.begin(), changes.end());
   int open = 0, most = 0;

@@ -25,8 +25,9 @@ struct Metrics {
   std::map<std::string, std::size_t> failures;  // by cause
 };
 
-// Both of answered requests alone. Events of the streams in the fullest second, seconds counted
-// from the first one's sending; and how many were between sending and last token at once.
+// Both of answered requests alone, in the fullest second, seconds counted from the first one's
+// sending: events of the streams; and requests that were between sending and last token at any
+// moment of it, whether or not together (LoadRun::most_open is the exact peak).
 double most_tokens_a_second(std::span<const RequestResult> results);
 std::size_t most_answered_at_once(std::span<const RequestResult> results);
 

@@ -77,15 +77,25 @@ TEST(Metrics, count_tokens_as_the_server_does) {
   EXPECT_DOUBLE_EQ(*measure(std::vector{r}, {}).tpot.mean(), 10);
 }
 
-// Answers from 0 to 130, 50 to 290 and 290 to 1400 ms: the last begins as the second ends.
+// Answers from 0 to 130, 50 to 290 and 290 to 1400 ms: the last begins as the second ends, and all
+// touch the first second.
 TEST(Metrics, peaks_are_of_answered_requests_as_in_vllm) {
   const std::vector<RequestResult> results = {answered(0, {100, 110, 130}),
                                               answered(50, {200, 240}), answered(290, {710, 1110}),
                                               failed("http_503")};
-  EXPECT_EQ(most_answered_at_once(results), 2U);
+  EXPECT_EQ(most_answered_at_once(results), 3U);
   EXPECT_DOUBLE_EQ(most_tokens_a_second(results), 5);
   EXPECT_EQ(most_answered_at_once({}), 0U);
   EXPECT_DOUBLE_EQ(most_tokens_a_second({}), 0);
+}
+
+TEST(Metrics, seconds_are_counted_from_the_first_sending_and_have_both_ends_of_a_request) {
+  const std::vector<RequestResult> one_after_another = {answered(500, {500, 1000}),
+                                                        answered(1500, {400}), answered(2500, {1})};
+  EXPECT_EQ(most_answered_at_once(one_after_another), 2U) << "the first ends as second 1 begins";
+  EXPECT_EQ(most_answered_at_once(std::vector{answered(500, {999}), answered(1500, {400})}), 1U);
+  EXPECT_EQ(most_answered_at_once(std::vector{answered(0, {5500}), answered(3200, {1})}), 2U)
+      << "a long one is in every second between its ends";
 }
 
 TEST(Metrics, say_how_late_arrivals_were) {

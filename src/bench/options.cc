@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <tuple>
@@ -21,29 +22,38 @@ tl::unexpected<Error> bad(std::string_view flag, std::string_view wanted, std::s
               fmt::format("{} must be {}, and is '{}'", flag, wanted, value));
 }
 
+// Its value may be the usual one all the same.
+bool is_typed(const BenchOptions& o, std::string_view flag) {
+  return std::ranges::any_of(
+      o.as_typed, [flag](std::string_view word) { return word.substr(0, word.find('=')) == flag; });
+}
+
 // A flag that would have no effect is a mistake about what is measured.
 Status check_belongs(const BenchOptions& o, bool is_trace) {
   const BenchOptions usual;
+  // Whether its value is another than the usual, for options that no command line gave.
   const std::pair<const char*, bool> of_random[] = {
       {"--request-rate", !std::isinf(o.request_rate)},
       {"--burstiness", o.burstiness != usual.burstiness},
       {"--random-input-len", o.random_input_len != usual.random_input_len},
+      {"--input-len", false},
       {"--random-output-len", o.random_output_len != usual.random_output_len},
+      {"--output-len", false},
       {"--random-prefix-len", o.random_prefix_len != usual.random_prefix_len},
       {"--random-range-ratio", o.random_range_ratio != usual.random_range_ratio}};
   const std::pair<const char*, bool> of_traces[] = {
       {"--dataset-path", !o.dataset_path.empty()},
       {"--trace-rate-scale", o.trace_rate_scale != usual.trace_rate_scale},
       {"--trace-length-scale", o.trace_length_scale != usual.trace_length_scale}};
-  for (const auto& [flag, is_given] : of_random) {
-    if (!is_trace || !is_given) continue;
+  for (const auto& [flag, is_changed] : of_random) {
+    if (!is_trace || !(is_changed || is_typed(o, flag))) continue;
     return fail(Errc::kInvalidArgument,
                 fmt::format("{} belongs to --dataset-name random; a trace has its own times and "
                             "lengths: --trace-rate-scale, --trace-length-scale",
                             flag));
   }
-  for (const auto& [flag, is_given] : of_traces) {
-    if (is_trace || !is_given) continue;
+  for (const auto& [flag, is_changed] : of_traces) {
+    if (is_trace || !(is_changed || is_typed(o, flag))) continue;
     return fail(
         Errc::kInvalidArgument,
         fmt::format("{} belongs to --dataset-name mooncake or azure, and it is random", flag));
@@ -122,13 +132,43 @@ Status check_report(const BenchOptions& o) {
   return {};
 }
 
+// A token of RFC 9110.
+bool is_header_name(std::string_view name) {
+  static constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kMarks.find(c) != kMarks.npos;
+  });
+}
+
+// Of a header that would be there twice, and each server take the one it likes; else "".
+std::string_view why_not_given(std::string_view name) {
+  static const http::Headers reasons = {
+      {"X-Request-Id", "each request has its own, which begins with --request-id-prefix"},
+      {"Host", "it is that of --base-url, or of --host and --port"},
+      {"Content-Length", "it is the length of each request's own body"},
+      {"Content-Type", "every body is JSON"},
+      {"Transfer-Encoding", "every body goes out whole, with its length before it"}};
+  return reasons.get(name);
+}
+
+Status check_header(const std::string& item) {
+  // No more is shown: what follows the name may be a secret, also as in "Authorization: Bearer x=".
+  const std::string name = item.substr(0, item.find_first_of(": ="));
+  const bool has_value = item.size() > name.size() && item[name.size()] == '=';
+  const bool is_one_line = item.find_first_of("\r\n") == item.npos;
+  if (!has_value || !is_one_line || !is_header_name(name)) {
+    return bad("--header", "KEY=VALUE in one line, a header's name and '=' right after it",
+               name + "...");
+  }
+  const std::string_view why = why_not_given(name);
+  if (why.empty()) return {};
+  return fail(Errc::kInvalidArgument, fmt::format("--header cannot be {}: {}", name, why));
+}
+
 Status check_request(const BenchOptions& o) {
   for (const std::string& item : o.headers) {
-    const std::size_t at = item.find('=');
-    const bool is_one_line = item.find_first_of("\r\n") == std::string::npos;
-    if (at == std::string::npos || at == 0 || !is_one_line) {
-      return bad("--header", "KEY=VALUE", item.substr(0, at));  // the value may be a secret
-    }
+    if (Status checked = check_header(item); !checked) return checked;
   }
   if (o.extra_body.empty()) return {};
   const auto body = serving::parse_json(o.extra_body);
@@ -176,12 +216,11 @@ std::string request_url(const BenchOptions& options) {
 }
 
 http::Headers given_headers(const BenchOptions& options) {
-  http::Headers out;
+  http::Headers out = {{"Content-Type", "application/json"}};
   for (const std::string& item : options.headers) {
     const std::size_t at = item.find('=');
     out.add(item.substr(0, at), item.substr(at + 1));
   }
-  if (!out.find("Content-Type")) out.add("Content-Type", "application/json");
   const char* key = std::getenv("OPENAI_API_KEY");
   if (key != nullptr && *key != '\0' && !out.find("Authorization")) {
     out.add("Authorization", std::string("Bearer ") + key);

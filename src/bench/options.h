@@ -47,7 +47,7 @@ struct BenchOptions {
   double burstiness = 1;  // shape of the gamma gaps; 1: Poisson; inf: constant
   std::optional<std::uint32_t> max_concurrency;
   std::uint64_t seed = 0;
-  bool ignore_eos = true;  // always so: the lengths are the data set's
+  bool ignore_eos = true;  // always so, but for extra_body: the lengths are the data set's
   double temperature = 0;
   std::map<std::string, double> sampling;  // top_p, ...: those that are asked for
   std::string extra_body;                  // a JSON object that goes into every request
@@ -71,7 +71,7 @@ struct BenchOptions {
   std::string prefill_url;  // whose records are asked after the run; empty: the router says
   std::string decode_url;
   std::string mode;                   // recorded: which mode the servers run
-  std::vector<std::string> as_typed;  // recorded
+  std::vector<std::string> as_typed;  // recorded; and says which flags were given
 };
 
 // What is wrong with the values, naming the flag and the value.
@@ -80,7 +80,7 @@ Status check_options(const BenchOptions& options);
 Api api_of(const BenchOptions& options);
 std::string root_url(const BenchOptions& options);     // "http://127.0.0.1:8000"
 std::string request_url(const BenchOptions& options);  // with the endpoint's path
-// --header over what a request has anyway, but for the X-Request-Id that each has of its own; with
+// Those of --header beside what a request has anyway, but for its X-Request-Id; with
 // OPENAI_API_KEY of the environment as the bearer, as `vllm bench serve` sends it.
 http::Headers given_headers(const BenchOptions& options);
 

@@ -117,6 +117,19 @@ std::string words(const std::vector<TokenId>& tokens) {
   return out;
 }
 
+// An answer may end anywhere with a stop of its own, or where the model says.
+std::uint32_t asked_len(const Json& body, Api api) {
+  const Json* ignore_eos = serving::find(body, "ignore_eos");
+  if (ignore_eos == nullptr || *ignore_eos != true) return 0;
+  for (const char* stop : {"stop", "stop_token_ids"}) {
+    const Json* given = serving::find(body, stop);
+    if (given != nullptr && !given->empty()) return 0;
+  }
+  const std::uint64_t most = serving::uint_or(body, "max_tokens", 0);
+  return static_cast<std::uint32_t>(
+      api == Api::kChat ? serving::uint_or(body, "max_completion_tokens", most) : most);
+}
+
 }  // namespace
 
 Result<std::vector<PlannedRequest>> make_plan(const BenchOptions& options) {
@@ -143,7 +156,7 @@ std::vector<TokenId> prompt_tokens(const PlannedRequest& request, const BenchOpt
   return out;
 }
 
-std::string request_body(const PlannedRequest& request, const BenchOptions& options,
+RequestBody request_body(const PlannedRequest& request, const BenchOptions& options,
                          const std::string& model, std::uint32_t vocab_size) {
   Json body = {{"model", model}};
   const std::vector<TokenId> tokens = prompt_tokens(request, options, vocab_size);
@@ -160,7 +173,7 @@ std::string request_body(const PlannedRequest& request, const BenchOptions& opti
   body["stream_options"] = {{"include_usage", true}};
   body["ignore_eos"] = true;  // the output length is the plan's, as with `vllm bench serve`
   if (!options.extra_body.empty()) body.update(Json::parse(options.extra_body));
-  return serving::to_text(body);
+  return {serving::to_text(body), asked_len(body, api_of(options))};
 }
 
 }  // namespace baton::bench

@@ -30,9 +30,15 @@ Result<std::vector<PlannedRequest>> make_plan(const BenchOptions& options);
 std::vector<TokenId> prompt_tokens(const PlannedRequest& request, const BenchOptions& options,
                                    std::uint32_t vocab_size);
 
-// The request's body. /v1/completions takes token ids; /v1/chat/completions takes text, one short
+struct RequestBody {
+  std::string text;
+  std::uint32_t asked_len = 0;  // tokens of the answer; 0: it may end before its longest
+};
+
+// /v1/completions takes token ids; /v1/chat/completions takes text, one short
 // word for each token asked for: how many tokens that makes is then the server's to say.
-std::string request_body(const PlannedRequest& request, const BenchOptions& options,
+// --extra-body goes last, and may ask for another length than the plan's.
+RequestBody request_body(const PlannedRequest& request, const BenchOptions& options,
                          const std::string& model, std::uint32_t vocab_size);
 
 }  // namespace baton::bench

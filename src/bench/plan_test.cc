@@ -76,14 +76,14 @@ TEST(Plan, sends_token_ids_to_completions_and_text_to_chat) {
   BenchOptions o = random_options();
   o.ignore_eos = true;
   const auto request = make_plan(o).value().front();
-  const auto body = serving::parse_json(request_body(request, o, "m", 1000)).value();
+  const auto body = serving::parse_json(request_body(request, o, "m", 1000).text).value();
   EXPECT_EQ(body["prompt"].size(), 100U);
   EXPECT_EQ(body["max_tokens"], 10);
   EXPECT_EQ(body["stream"], true);
   EXPECT_EQ(body["stream_options"]["include_usage"], true);
   EXPECT_EQ(body["ignore_eos"], true);
   o.backend = "openai-chat";
-  const auto chat = serving::parse_json(request_body(request, o, "m", 1000)).value();
+  const auto chat = serving::parse_json(request_body(request, o, "m", 1000).text).value();
   const auto text = chat["messages"][0]["content"].get<std::string>();
   EXPECT_EQ(std::count(text.begin(), text.end(), ' '), 99);
   EXPECT_FALSE(chat.contains("prompt"));
@@ -146,11 +146,34 @@ TEST(Plan, asks_for_what_it_was_told_to_beside_the_prompt) {
   o.sampling = {{"top_k", 20}, {"top_p", 0.9}};
   o.extra_body = R"({"min_tokens": 3, "top_p": 0.5})";
   const auto body =
-      serving::parse_json(request_body(make_plan(o).value().front(), o, "m", 1000)).value();
+      serving::parse_json(request_body(make_plan(o).value().front(), o, "m", 1000).text).value();
   EXPECT_TRUE(body["top_k"].is_number_integer());
   EXPECT_EQ(body["top_p"], 0.5) << "the body goes before the flags, as in vLLM";
   EXPECT_EQ(body["min_tokens"], 3);
   EXPECT_EQ(body["ignore_eos"], true) << "the lengths are the plan's, as in vLLM";
+}
+
+// What --extra-body asks for stands in the request, and so does the length that an answer must
+// have.
+TEST(Plan, asks_for_the_length_of_the_finished_body) {
+  const auto asked = [](const std::string& extra, const std::string& backend = "openai") {
+    BenchOptions o = random_options();
+    o.backend = backend;
+    o.extra_body = extra;
+    return request_body(make_plan(o).value().front(), o, "m", 1000).asked_len;
+  };
+  EXPECT_EQ(asked(""), 10U);
+  EXPECT_EQ(asked("", "openai-chat"), 10U);
+  EXPECT_EQ(asked(R"({"max_tokens": 3})"), 3U);
+  EXPECT_EQ(asked(R"({"max_tokens": 3})", "openai-chat"), 10U) << "the newer name stands";
+  EXPECT_EQ(asked(R"({"max_tokens": 3, "max_completion_tokens": null})", "openai-chat"), 3U);
+  EXPECT_EQ(asked(R"({"max_completion_tokens": 4})", "openai-chat"), 4U);
+  EXPECT_EQ(asked(R"({"max_tokens": null})"), 0U);
+  EXPECT_EQ(asked(R"({"ignore_eos": false})"), 0U);
+  EXPECT_EQ(asked(R"({"ignore_eos": null})"), 0U);
+  EXPECT_EQ(asked(R"({"stop": "x"})"), 0U);
+  EXPECT_EQ(asked(R"({"stop_token_ids": [2]})"), 0U);
+  EXPECT_EQ(asked(R"({"stop": [], "stop_token_ids": null})"), 10U);
 }
 
 TEST(Options, flags_of_the_other_kind_of_data_set_are_refused_and_not_ignored) {
@@ -174,6 +197,25 @@ TEST(Options, flags_of_the_other_kind_of_data_set_are_refused_and_not_ignored) {
               HasSubstr("--dataset-path"));
 }
 
+TEST(Options, flags_of_the_other_kind_are_refused_with_the_usual_value_too) {
+  const auto message = [](const std::string& name, std::vector<std::string> typed) {
+    BenchOptions o;
+    o.dataset_name = name;
+    if (name != "random") o.dataset_path = "t";
+    o.as_typed = std::move(typed);
+    const Status checked = check_options(o);
+    return checked ? std::string() : checked.error().message;
+  };
+  using ::testing::StartsWith;
+  EXPECT_EQ(message("azure", {"bench", "serve", "--dataset-path", "t", "--trace-rate-scale=1"}),
+            "");
+  EXPECT_EQ(message("random", {"--random-input-len", "1024", "--request-rate=inf"}), "");
+  EXPECT_THAT(message("azure", {"--random-input-len", "1024"}), StartsWith("--random-input-len "));
+  EXPECT_THAT(message("azure", {"--output-len=128"}), StartsWith("--output-len "));
+  EXPECT_THAT(message("mooncake", {"--burstiness=1"}), StartsWith("--burstiness "));
+  EXPECT_THAT(message("random", {"--trace-rate-scale", "1"}), StartsWith("--trace-rate-scale "));
+}
+
 TEST(Options, headers_are_sent_and_their_values_not_shown) {
   BenchOptions o;
   o.headers = {"X-Team=kv=1", "Authorization=Bearer s"};
@@ -186,6 +228,39 @@ TEST(Options, headers_are_sent_and_their_values_not_shown) {
   const std::string refusal = check_options(o).error().message;
   EXPECT_THAT(refusal, ::testing::HasSubstr("--header"));
   EXPECT_EQ(refusal.find("Host"), refusal.npos);
+}
+
+// curl takes "Authorization: Bearer abc==", and the first '=' is in the secret.
+TEST(Options, a_header_in_another_form_is_refused_by_its_name_alone) {
+  for (const char* header : {"Authorization: Bearer s3cr==", "Authorization:s3cr=",
+                             "Authorization Bearer s3cr=", "Authorization: s3cr"}) {
+    BenchOptions o;
+    o.headers = {header};
+    const Status checked = check_options(o);
+    ASSERT_FALSE(checked.has_value()) << header;
+    EXPECT_THAT(checked.error().message, ::testing::HasSubstr("'Authorization...'"));
+    EXPECT_EQ(checked.error().message.find("s3cr"), std::string::npos) << header;
+  }
+  for (const char* header : {"=x", "X(y)=z", "", "X\t=z"}) {
+    BenchOptions o;
+    o.headers = {header};
+    EXPECT_FALSE(check_options(o).has_value()) << header;
+  }
+}
+
+TEST(Options, a_header_that_every_request_has_of_its_own_is_refused_with_the_reason) {
+  for (const auto& [header, why] : {std::pair{"x-request-id=a", "--request-id-prefix"},
+                                    {"Host=a", "--base-url"},
+                                    {"Content-Length=3", "length"},
+                                    {"CONTENT-TYPE=text/plain", "JSON"},
+                                    {"Transfer-Encoding=chunked", "whole"}}) {
+    BenchOptions o;
+    o.headers = {header};
+    const Status checked = check_options(o);
+    ASSERT_FALSE(checked.has_value()) << header;
+    EXPECT_THAT(checked.error().message,
+                AllOf(::testing::HasSubstr("--header"), ::testing::HasSubstr(why)));
+  }
 }
 
 TEST(Options, wrong_values_name_flag_and_value) {

@@ -24,8 +24,9 @@ struct RequestResult {
   std::vector<double> gaps;  // seconds between events of the stream: inter-token latencies
 
   std::uint32_t input_len = 0;   // tokens: the server's count, else what was asked for
-  std::uint32_t asked_len = 0;   // tokens of the answer
+  std::uint32_t asked_len = 0;   // tokens of the answer; 0: it may have any length
   std::uint32_t output_len = 0;  // tokens: the server's count, else the events
+  bool is_counted = false;       // output_len is the server's count
   std::string text;
   std::string request_id;
   std::string transfer_id;  // "" where nobody handed over

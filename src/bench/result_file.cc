@@ -130,10 +130,11 @@ std::string unlike_in_words(const MovedBytes& bytes) {
   return fmt::format(", but {} hand-overs did not move their own", bytes.unlike);
 }
 
-// The figures are named after a length that the server did not give.
+// The figures are named after a length that the server did not give. Events are no tokens: where
+// the server counts none, nobody knows.
 std::string short_answers(const BenchRun& run) {
   const auto is_other = [](const RequestResult& r) {
-    return r.ok && r.asked_len != 0 && r.output_len != r.asked_len;
+    return r.ok && r.is_counted && r.asked_len != 0 && r.output_len != r.asked_len;
   };
   const auto first = std::ranges::find_if(run.load.results, is_other);
   if (first == run.load.results.end()) return "";
@@ -218,8 +219,8 @@ std::string void_reason(const PointInfo& point, const BenchOptions& options, con
   const double throttled = run.cpu_throttled_s.value_or(0);
   if (throttled > kThrottledShare * seconds(run)) {
     return fmt::format(
-        "the cores were the limit: the CPU quota of this control group stopped it for {:.2f} s in "
-        "a run of {:.1f} s",
+        "the cores were the limit: the CPU quota of this control group held back {:.2f} CPU "
+        "seconds in a run of {:.1f} s",
         throttled, seconds(run));
   }
   if (!point.emulated) return "";

@@ -21,13 +21,18 @@ Exit exit_for(const Error& error) {
   return is_usage ? Exit::kUsage : Exit::kOther;
 }
 
+// Before an hour of load; the place last, as it makes the folder.
+Status check_before(const BenchOptions& options, bool save) {
+  if (Status checked = check_options(options); !checked || !save) return checked;
+  return check_result_dir(options);
+}
+
 }  // namespace
 
 Exit run_bench_serve(const BenchOptions& options) {
   const bool save = options.save_result || options.save_detailed;
-  // Not after an hour of load.
-  if (const Status place = check_result_dir(options); save && !place) {
-    complain(kWho, place.error().message);
+  if (const Status ready = check_before(options, save); !ready) {
+    complain(kWho, ready.error().message);
     return Exit::kUsage;
   }
   const Result<BenchRun> run = run_bench(options);

@@ -66,7 +66,7 @@ void StreamReader::take_event(const http::SseEvent& event, Duration at) {
         static_cast<std::uint32_t>(serving::uint_or(*usage, "prompt_tokens", result_.input_len));
     result_.output_len = static_cast<std::uint32_t>(
         serving::uint_or(*usage, "completion_tokens", result_.output_len));
-    counted_ = result_.output_len > 0;
+    result_.is_counted = result_.output_len > 0;
   }
   const Json* choices = find(*parsed, "choices");
   if (choices == nullptr || !choices->is_array() || choices->empty()) return;
@@ -92,7 +92,7 @@ void StreamReader::on_end() {
   if (status_ != 200) return take_failure(error_body_, fmt::format("http_{}", status_));
   if (!done_) return fail_with("stream_cut", "the stream ended without [DONE]");
   if (!result_.first) return fail_with("no_tokens", "the answer has no token");
-  if (!counted_) result_.output_len = events_;
+  if (!result_.is_counted) result_.output_len = events_;
   result_.ok = true;
 }
 

@@ -36,9 +36,8 @@ class StreamReader {
   int status_ = 0;
   std::string error_body_;  // of an answer that is not 200
   std::uint32_t events_ = 0;
-  bool counted_ = false;  // the server said how many tokens
-  bool done_ = false;     // [DONE] came
-  bool failed_ = false;   // an error was told in the stream
+  bool done_ = false;    // [DONE] came
+  bool failed_ = false;  // an error was told in the stream
 };
 
 }  // namespace baton::bench

@@ -38,6 +38,7 @@ TEST_F(Reader, times_every_event_and_takes_the_servers_count) {
   EXPECT_EQ(result_.gaps.size(), 2U);
   EXPECT_EQ(result_.input_len, 7U);
   EXPECT_EQ(result_.output_len, 4U);
+  EXPECT_TRUE(result_.is_counted);
   EXPECT_EQ(result_.text, "abc");
   EXPECT_EQ(result_.transfer_id, "0123");
 }
@@ -49,6 +50,7 @@ TEST_F(Reader, counts_events_where_the_server_says_nothing) {
   say("[DONE]", 3);
   reader_->on_end();
   EXPECT_EQ(result_.output_len, 2U);
+  EXPECT_FALSE(result_.is_counted);
 }
 
 TEST_F(Reader, counts_events_where_usage_names_no_tokens_of_the_answer) {
@@ -57,6 +59,7 @@ TEST_F(Reader, counts_events_where_usage_names_no_tokens_of_the_answer) {
   say("[DONE]", 3);
   reader_->on_end();
   EXPECT_EQ(result_.output_len, 1U);
+  EXPECT_FALSE(result_.is_counted);
   EXPECT_EQ(result_.input_len, 7U);
 }
 

@@ -114,6 +114,15 @@ std::string threads_in_words(const SweepOptions& o) {
   return fmt::format("prefill {}, decode {}", words(p), words(d));
 }
 
+// Begins with the next mode every time, and goes backwards every other time: no mode always comes
+// last, or after the same one.
+std::vector<std::string> order_of(std::vector<std::string> modes, std::uint32_t iteration) {
+  const std::size_t first = (iteration - 1) % modes.size();
+  std::ranges::rotate(modes, modes.begin() + static_cast<std::ptrdiff_t>(first));
+  if (iteration % 2 == 0) std::ranges::reverse(modes.begin() + 1, modes.end());
+  return modes;
+}
+
 }  // namespace
 
 std::string SweepPoint::name() const {
@@ -126,8 +135,8 @@ std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& 
     const double wanted = std::ceil(point.qps * options.point_seconds);
     point.num_prompts = std::max(options.min_prompts, static_cast<std::uint32_t>(wanted));
     point.seed = seed_of(point, options.seed);
-    for (std::size_t i = 0; i < grid.modes.size(); ++i) {
-      point.mode = grid.modes[(i + point.iteration - 1) % grid.modes.size()];
+    for (const std::string& mode : order_of(grid.modes, point.iteration)) {
+      point.mode = mode;
       out.push_back(point);
     }
   };

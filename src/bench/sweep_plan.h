@@ -25,7 +25,7 @@ struct SweepPoint {
 };
 
 // All modes of a point follow each other, so that each meets the machine in the same hour; every
-// iteration begins with the next of them, so that none always comes last.
+// iteration begins with the next of them, and every other one goes backwards.
 std::vector<SweepPoint> sweep_points(const SweepGrid& grid, const SweepOptions& options);
 
 // How long a point takes: its arrivals, the start of its servers, its last answers. Servers that
