@@ -574,7 +574,9 @@ TEST_F(AgentTest, AnAbandonedAgentEndsEverythingWithEventsAndTellsItsPeer) {
   const auto t = TransferId::random();
   ASSERT_TRUE(p_->agent().expect(t, 30));
   ASSERT_TRUE(d_->register_blocks(t, p_->address(), 30));
-  ASSERT_TRUE(p_->wait_until([&] { return p_->agent().metrics().peers_connected.value() == 1; }));
+  // P has the registration, and not only the connection: else nothing of D's would end there.
+  ASSERT_TRUE(p_->ready_piece(t, 3, {0, 16}, false));
+  ASSERT_TRUE(p_->wait_until([&] { return p_->agent().metrics().writes_posted.value() > 0; }));
   ASSERT_TRUE(d_->agent().abandon());
   ASSERT_TRUE(d_->wait_end(t, Side::kDecode));
   EXPECT_EQ(d_->ends(t, Side::kDecode).at(0).cause, Cause::kShutdown);
