@@ -70,8 +70,8 @@ void add_load(CLI::App& app, BenchOptions& o) {
 }
 
 void add_request(CLI::App& app, BenchOptions& o) {
-  app.add_flag("--ignore-eos", o.ignore_eos,
-               "answers have their full length: always so with these data sets");
+  app.add_flag_callback(
+      "--ignore-eos", [] {}, "answers have their full length: always so with these data sets");
   app.add_option("--temperature", o.temperature, "of sampling")->capture_default_str();
   for (const char* name :
        {"top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}) {

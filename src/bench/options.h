@@ -47,7 +47,6 @@ struct BenchOptions {
   double burstiness = 1;  // shape of the gamma gaps; 1: Poisson; inf: constant
   std::optional<std::uint32_t> max_concurrency;
   std::uint64_t seed = 0;
-  bool ignore_eos = true;  // always so, but for extra_body: the lengths are the data set's
   double temperature = 0;
   std::map<std::string, double> sampling;  // top_p, ...: those that are asked for
   std::string extra_body;                  // a JSON object that goes into every request

@@ -74,7 +74,6 @@ TEST(Plan, puts_the_same_prefix_before_every_prompt) {
 
 TEST(Plan, sends_token_ids_to_completions_and_text_to_chat) {
   BenchOptions o = random_options();
-  o.ignore_eos = true;
   const auto request = make_plan(o).value().front();
   const auto body = serving::parse_json(request_body(request, o, "m", 1000).text).value();
   EXPECT_EQ(body["prompt"].size(), 100U);

@@ -168,7 +168,6 @@ BenchOptions bench_options(const SweepPoint& point, const SweepOptions& options,
   out.num_warmups = options.num_warmups;
   out.request_rate = point.qps;
   out.seed = point.seed;
-  out.ignore_eos = true;
   out.request_timeout = options.request_timeout;
   out.ready_check_timeout_sec = 60;
   out.goodput = options.goodput;

@@ -154,7 +154,7 @@ void UpstreamPool::suspect(std::size_t index, const std::string& reason) {
 // With the lock held, as the following.
 void UpstreamPool::forgive_own_pause(Time at) {
   // A tick that is a little late, however often, is no pause: silence would have no bound.
-  if (at <= look_by_ + options_.peer_timeout / 4) return;
+  if (at - look_by_ <= options_.peer_timeout / 4) return;
   for (Instance& instance : instances_) {
     if (instance.last_sign == Time{}) continue;
     instance.last_sign = std::min(at, instance.last_sign + (at - look_by_));
